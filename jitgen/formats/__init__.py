@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The scale formats of operands: a file each.
+The scale formats of operands, each in its own file.
 
-A config pairs two, for a and for b. Which one a tensor of scales has is read off its type first and
-then its number of dimensions, so that no size is ambiguous.
+A config has a format for a and one for b. The format of a tensor of scales follows from its type
+and its number of dimensions, never from sizes, which would be ambiguous.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def every_format() -> tuple[ScaleFormat, ...]:
 
 def format_of_b(scale: Tensor) -> ScaleFormat | None:
     """
-    Return the format of scales of b; None if no format has their type and rank. Those behind it in
-    `SCALES` are not imported.
+    Return the format of scales of b; None if no format has their type and number of dimensions.
+    Formats after it in `SCALES` are not imported.
 
     float64 counts as float32: a reference may be computed so.
     """

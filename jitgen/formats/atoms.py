@@ -2,12 +2,12 @@
 """
 Scales in atoms of 512 bytes: the code shared by formats whose scales tensor cores read directly.
 
-An atom holds the scales of 128 rows at 4 neighbouring places along K, a byte each: that of row r at
-place s is byte ``(r % 32) * 16 + (r // 32) * 4 + s`` (NVIDIA, PTX ISA, tcgen05 scale factors;
+An atom has the scales of 128 rows at 4 consecutive places along K, one byte each: the scale of row
+r at place s is byte ``(r % 32) * 16 + (r // 32) * 4 + s`` (NVIDIA, PTX ISA, tcgen05 scale factors;
 cuBLAS, "1D block scaling factors layout"). Atoms follow each other along K first, then along rows.
-Rows are counted from the start of their group, so that a group begins with an atom of its own: the
-first block of a ragged group is the sum of ceil(rows / 128) over the groups before it. Padding rows
-need no scale; places beyond K hold zero bytes, which are finite in every format.
+Rows are counted from the start of their group, so every group begins with a new atom: the number of
+the first block of a ragged group is the sum of ceil(rows / 128) over the groups before it. Padding
+rows need no scales; places beyond K have zero bytes, which are finite in every format.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def laid_out(scale: Tensor, rows: Rows, fill: int = 0) -> Tensor:
 
     Args:
         scale: (M, S) or (G, M, S), one byte each.
-        rows: Which rows belong together.
-        fill: Byte for rows that are no group's.
+        rows: The groups of the rows.
+        fill: Byte for rows of no group.
 
     Returns:
         (..., `num_blocks`, ceil(S / 4), 512), contiguous.
@@ -104,7 +104,7 @@ def by_row(atoms: Tensor, rows: Rows, size_s: int) -> Tensor:
 
     Args:
         atoms: (..., blocks, columns, 512), one byte each.
-        rows: Which rows belong together.
+        rows: The groups of the rows.
         size_s: S, scales of a row.
 
     Returns:
@@ -142,9 +142,9 @@ def moved(
 
     Args:
         x: (R, ...), one byte each.
-        have: (G,) where each group's rows are, ascending.
-        want: (G,) where they shall be, ascending.
-        sizes: (G,) how many they are.
+        have: (G,) the present place of each group's rows, ascending.
+        want: (G,) their new places, ascending.
+        sizes: (G,) their numbers.
         length: Rows of the result.
         fill: Byte for places without a row of a group.
 
@@ -166,7 +166,7 @@ def rows_of(x: Tensor, offs: Tensor | None) -> Rows:
     Return how the rows of `x` (M, K) or (G, M, K) belong together; `offs` makes them ragged.
 
     Raises:
-        InputError: `x` is no such tensor, or has G in front and `offs`, too.
+        InputError: `x` has other dimensions, or has a leading G together with `offs`.
     """
     check(x, "x", ranks=(2,) if offs is not None else (2, 3))
     return Rows(tuple(x.shape[:-1]), 0 if offs is None else len(offs), offs)

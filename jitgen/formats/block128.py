@@ -14,14 +14,14 @@ from jitgen.formats.e4m3 import check, check_block, rounded, scale_of
 from jitgen.formats.protocol import Index, Rows, Shape, at, ceil_div
 
 _ROWS_OF_STRIDE = 4
-"""Scales in 16 bytes: what the TMA unit asks of strides."""
+"""Scales in 16 bytes; the TMA unit needs strides that are multiples of this."""
 
 
 def per_token_group(
     x: Tensor, group: int = SCALE_BLOCK, *, power_of_two: bool = False
 ) -> tuple[Tensor, Tensor]:
     """
-    Quantise activations: one scale for every `group` neighbours in a row.
+    Quantise activations, with one scale for every `group` consecutive values in a row.
 
     Args:
         x: (M, K) or (G, M, K), any float type; K need not be a multiple of `group`.
@@ -30,12 +30,12 @@ def per_token_group(
 
     Returns:
         q: Shape of `x`, float8_e4m3fn, row-major.
-        scale: (M, ceil(K / group)) or (G, M, ceil(K / group)) float32, M contiguous, the stride of
-            the last dimension padded to a multiple of 4: what `grouped_gemm` reads without a copy.
-            `x` is near ``q[m, k] * scale[m, k // group]``.
+        scale: (M, ceil(K / group)) or (G, M, ceil(K / group)) float32, M contiguous, with the
+            stride of the last dimension padded to a multiple of 4, so that `grouped_gemm` reads it
+            without a copy. `x` is near ``q[m, k] * scale[m, k // group]``.
 
     Raises:
-        InputError: `x` or `group` is not of this kind.
+        InputError: `x` has a wrong type or shape, or `group` is not a positive integer.
     """
     check(x, "x", ranks=(2, 3))
     check_block(group, "group")
@@ -51,7 +51,7 @@ def per_block(
     w: Tensor, block: int = SCALE_BLOCK, *, power_of_two: bool = False
 ) -> tuple[Tensor, Tensor]:
     """
-    Quantise weights: one scale for every square of `block` x `block`.
+    Quantise weights, with one scale for every square of `block` x `block`.
 
     Args:
         w: (N, K) or (G, N, K), any float type; neither size need be a multiple of `block`.
@@ -60,11 +60,11 @@ def per_block(
 
     Returns:
         q: Shape of `w`, float8_e4m3fn, row-major.
-        scale: (ceil(N / block), ceil(K / block)) float32, row-major, with G in front where `w` has
-            it. `w` is near ``q[n, k] * scale[n // block, k // block]``.
+        scale: (ceil(N / block), ceil(K / block)) float32, row-major, with a leading G if `w` has
+            one. `w` is near ``q[n, k] * scale[n // block, k // block]``.
 
     Raises:
-        InputError: `w` or `block` is not of this kind.
+        InputError: `w` has a wrong type or shape, or `block` is not a positive integer.
     """
     check(w, "w", ranks=(2, 3))
     check_block(block, "block")
@@ -85,10 +85,10 @@ def kernel_layout(scale: Tensor) -> Tensor:
         scale: (M, KB) or (G, M, KB) float32, any strides.
 
     Returns:
-        The same values, M contiguous, the stride of KB (and G) a multiple of 4 elements, which the
-        TMA unit asks for. `scale` itself if it is so already, else a copy. While torch.export
-        traces always `scale` itself, because torch cannot tell padded strides from sizes that it
-        does not know: the operation that reads it copies it.
+        The same values, with M contiguous and the strides of KB (and G) multiples of 4 elements,
+        which the TMA unit needs: `scale` itself if it has this layout, otherwise a copy. While
+        torch.export traces, `scale` itself is always returned, because torch cannot distinguish
+        padded strides from unknown sizes; the operation that reads it makes the copy.
     """
     rows, blocks = scale.shape[-2:]
     if is_kernel_layout(scale):
@@ -106,7 +106,7 @@ def _new(like: Tensor, front: Shape, rows: int, blocks: int) -> Tensor:
 
 
 def is_kernel_layout(scale: Tensor) -> bool:
-    """Say whether kernels of every target can read `scale` (M, KB) or (G, M, KB) as it is."""
+    """Say whether kernels of every target can read `scale` (M, KB) or (G, M, KB) without a copy."""
     *front, along_m, along_k = scale.stride()
     rows, blocks = scale.shape[-2:]
     return (

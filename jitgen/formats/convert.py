@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Converts scales of other libraries to atoms and back: the same bytes in another order.
+Converts scales of other libraries to atoms and back. The bytes are the same; only their order
+changes.
 
 ====================================================  ============================================
 who                                                   what they have
@@ -11,10 +12,11 @@ TRT-LLM, FlashInfer's ``group_gemm_mxfp4``            atoms, groups elsewhere: `
 DeepGEMM, FlashInfer's SM120 kernels                  words of four, rows contiguous: `from_words`
 ====================================================  ============================================
 
-Values need no change: packed e2m1 has the first of two neighbours in the low half of its byte
-everywhere. gpt-oss's ``blocks`` (E, N, K / 32, 16) are ``b = blocks.flatten(-2)``. NVFP4's alpha is
-the product of what dequantised values are multiplied with: ModelOpt's ``input_scale`` times
-``weight_scale_2``, or one over TRT-LLM's or compressed-tensors' global scales.
+Values need no conversion: all libraries pack the first of two consecutive e2m1 values in the low
+half of a byte. gpt-oss's ``blocks`` (E, N, K / 32, 16) become ``b = blocks.flatten(-2)``. NVFP4's
+alpha is the product of the factors of dequantised values of a and b: ModelOpt's ``input_scale``
+times ``weight_scale_2``, or the reciprocal of the product of TRT-LLM's or compressed-tensors'
+global scales.
 
 Everything runs on the device of its input and does not wait for it.
 """
@@ -43,7 +45,10 @@ from jitgen.formats.atoms import (
 from jitgen.formats.protocol import Rows, ceil_div
 
 _WORD = 4
-"""Rows at whose multiples FlashInfer's groups start, and DeepGEMM's next column: 16 bytes."""
+"""
+FlashInfer's groups, and DeepGEMM's columns, start at multiples of this number of rows, which is 16
+bytes.
+"""
 
 Starts = Literal["rows", "fours"]
 
@@ -58,7 +63,7 @@ def to_atoms(scale: Tensor, *, offs: Tensor | None = None) -> Tensor:
         offs: (G,) int32, for ragged rows: as `grouped_gemm` takes it.
 
     Returns:
-        (blocks, ceil(S / 4), 512), with G in front where `scale` has it: what `grouped_gemm` takes.
+        (blocks, ceil(S / 4), 512), with a leading G if `scale` has one, as `grouped_gemm` takes it.
 
     Raises:
         InputError: `scale` is not of this kind.
@@ -81,11 +86,11 @@ def from_atoms(
         offs: As for `to_atoms`.
 
     Returns:
-        (M, S), with G in front where `atoms` has it, type of `atoms`. Ragged rows of no group are
-        zero bytes.
+        (M, S), with a leading G if `atoms` has one, in the type of `atoms`. Ragged rows of no group
+        are zero bytes.
 
     Raises:
-        InputError: `atoms` has fewer.
+        InputError: `atoms` has fewer rows or scales.
     """
     for name, number in (("num_rows", num_rows), ("num_scales", num_scales)):
         if number < 0:
@@ -107,11 +112,11 @@ def from_torch(scale: Tensor) -> Tensor:
     Return a view as atoms of the scales that torch and torchao call blocked or swizzled.
 
     Args:
-        scale: (R, C), C a multiple of 4, or with G in front: contiguous, what torch's
-            ``scaled_grouped_mm`` takes. Ragged groups begin at sums of multiples of 128, as here.
+        scale: (R, C) or (G, R, C), C a multiple of 4, contiguous, as torch's ``scaled_grouped_mm``
+            takes it. Ragged groups begin at multiples of 128 rows, as in jitgen.
 
     Returns:
-        (R // 128, C / 4, 512), with G in front where `scale` has it. Rows behind the last whole
+        (R // 128, C / 4, 512), with a leading G if `scale` has one. Rows after the last multiple of
         128, which torchao allocates, are left out.
 
     Raises:
@@ -130,7 +135,9 @@ def from_torch(scale: Tensor) -> Tensor:
 
 
 def to_torch(atoms: Tensor) -> Tensor:
-    """Return a view of atoms as torch's functions take them; the inverse of `from_torch`."""
+    """
+    Return a view of atoms in the shape that torch's functions take; the inverse of `from_torch`.
+    """
     *front, blocks, columns, _ = _atoms(atoms).shape
     return atoms.reshape(*front, blocks * ROWS, columns * PLACES)
 
@@ -157,7 +164,7 @@ def from_trtllm(scale: Tensor, offs: Tensor) -> Tensor:
 
 
 def to_trtllm(atoms: Tensor, offs: Tensor) -> Tensor:
-    """Return the atoms of ragged rows where TRT-LLM has them; the inverse of `from_trtllm`."""
+    """Return the atoms of ragged rows in the places of TRT-LLM; the inverse of `from_trtllm`."""
     starts, sizes = groups_of(offs)
     ours, theirs = first_blocks(sizes), _trtllm(starts)
     return moved(_atoms(atoms), ours, theirs, blocks_of(sizes), len(atoms))
@@ -175,12 +182,13 @@ def from_words(
     Return atoms from words of four scales, which DeepGEMM and FlashInfer's SM120 kernels read.
 
     Args:
-        words: (M, W) or (G, M, W) int32, in any order (theirs has M contiguous): four UE8M0 bytes
-            that are neighbours along K, the first in the lowest.
+        words: (M, W) or (G, M, W) int32, any strides (these libraries have M contiguous): four
+            UE8M0 bytes that are consecutive along K, the first in the lowest byte.
         offs: (G,) int32, for ragged rows.
-        starts: ``rows``: words lie as the rows of a do (DeepGEMM). ``fours``: those of group g
-            begin at ``(start + 3 * g) // 4 * 4`` (FlashInfer on SM120); needs `offs`.
-        repeats: How often each scale stands in the result: 4 for DeepGEMM's, which are for 1x128.
+        starts: ``rows``: words are in the order of the rows of a (DeepGEMM). ``fours``: the words
+            of group g begin at ``(start + 3 * g) // 4 * 4`` (FlashInfer on SM120); needs `offs`.
+        repeats: How often each scale is repeated in the result: 4 for those of DeepGEMM, which are
+            for 1x128.
 
     Returns:
         float8_e8m0fnu (blocks, W * repeats, 512), with G in front where `words` has it.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Values as e2m1, two in a byte: the arithmetic that formats with 4-bit operands share.
+The arithmetic of e2m1 values, two in a byte, which formats with 4-bit operands share.
 
 A code has a sign, two bits of exponent (biased by 1) and one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4
 and 6, and their negatives; no infinity and no NaN (OCP Microscaling Formats Specification v1.0,
@@ -23,7 +23,7 @@ _PACKED = (torch.uint8, torch.float4_e2m1fn_x2)
 
 def pack(x: Tensor) -> Tensor:
     """
-    Round to nearest, ties to the even code, and pack; beyond 6 is 6.
+    Round to nearest, ties to the even code, and pack; values beyond 6 become 6.
 
     Args:
         x: (..., K) float32 with K even; a NaN becomes 0.
@@ -36,7 +36,7 @@ def pack(x: Tensor) -> Tensor:
 
 def codes_of(x: Tensor) -> Tensor:
     """
-    Round as `pack` does, and do not pack.
+    Round as `pack` does, without packing.
 
     Returns:
         (..., K) uint8.
@@ -46,18 +46,18 @@ def codes_of(x: Tensor) -> Tensor:
 
 
 def paired(codes: Tensor) -> Tensor:
-    """Return codes (..., K), two in a byte: (..., K / 2) uint8."""
+    """Pack codes (..., K), two in a byte: (..., K / 2) uint8."""
     return codes[..., 0::2] | codes[..., 1::2] << 4
 
 
 def single(q: Tensor) -> Tensor:
-    """Return packed codes (..., K / 2) one by one: (..., K) uint8."""
+    """Unpack codes (..., K / 2) to one per byte: (..., K) uint8."""
     q = as_bytes(q)
     return torch.stack([q & 15, q >> 4], -1).flatten(-2)
 
 
 def _bounds(device: torch.device) -> Tensor:
-    """Return `_new_bounds`, cached; anew in a torch mode, whose tensors must not be shared."""
+    """Return `_new_bounds`, cached, except in a torch mode, whose tensors must not be shared."""
     return _new_bounds(device) if torch._C._len_torch_dispatch_stack() else _kept_bounds(device)
 
 
@@ -97,7 +97,7 @@ def is_packed(x: Tensor) -> bool:
 
 
 def as_bytes(q: Tensor) -> Tensor:
-    """Return packed codes as uint8, which all of torch's operations and all kernels take."""
+    """Return packed codes as uint8, which all torch operations and all kernels support."""
     return q if q.dtype is torch.uint8 else q.view(torch.uint8)
 
 

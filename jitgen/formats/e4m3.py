@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Values as float8_e4m3fn: the arithmetic of all formats with float32 scales.
+The arithmetic of float8_e4m3fn values, for all formats with float32 scales.
 
 A scale is ``s = max(abs(x)) / 448`` over the values that share it, and ``q = x / s`` rounded to
-float8_e4m3fn, whose largest value 448 is (OCP 8-bit Floating Point Specification, E4M3).
+float8_e4m3fn, whose largest value is 448 (OCP 8-bit Floating Point Specification, E4M3).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def scale_of(largest: Tensor, *, power_of_two: bool) -> Tensor:
 
 def rounded(values: Tensor) -> Tensor:
     """
-    Round to float8_e4m3fn; the division may exceed 448 by one rounding, which would become a NaN.
+    Round to float8_e4m3fn. The division may exceed 448 by one rounding, which would become a NaN;
+    so values are clamped.
     """
     return values.clamp(-MAX, MAX).to(torch.float8_e4m3fn).contiguous()
 

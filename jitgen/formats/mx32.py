@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-``mx32``: a power of two for each 1x32 of a and of b: MXFP8 with operands e4m3, MXFP4 with e2m1.
+``mx32``: a power of two for each 1x32 of a and of b: MXFP8 with e4m3 operands, MXFP4 with e2m1
+ones.
 
-A scale is a UE8M0 byte e, which is ``2**(e - 127)``, 255 being a NaN (OCP Microscaling Formats
+A scale is a UE8M0 byte e, which means ``2**(e - 127)``; 255 is a NaN (OCP Microscaling Formats
 Specification v1.0, 5.4.1).
 """
 
@@ -32,22 +33,23 @@ def mxfp8(
     x: Tensor, *, offs: Tensor | None = None, rounding: Rounding = "up"
 ) -> tuple[Tensor, Tensor]:
     """
-    Quantise activations or weights to MXFP8: e4m3 with a power of two for every 32 along K.
+    Quantise activations or weights to MXFP8: e4m3 values with a power of two as scale for every 32
+    along K.
 
     Args:
-        x: (M, K) activations, contiguous or, with `offs`, ragged; (G, M, K) masked ones; or
-            (G, N, K) weights. Any float type; K need not be a multiple of 32.
+        x: (M, K) activations, contiguous or, with `offs`, ragged; (G, M, K) masked ones; or (G, N,
+            K) weights. Any float type; K is any size.
         offs: (G,) int32, for ragged rows: as `grouped_gemm` takes it.
-        rounding: ``up``: the smallest power of two with which nothing is clipped, as serving
-            engines round activations. ``floor``: ``2**(floor(log2(amax)) - 8)``, the
-            specification's (6.3), which clips values between 448 and 512 times the scale, where
-            ``up`` doubles the scale and so all errors. torchao calls them RCEIL and FLOOR.
+        rounding: ``up``: the smallest power of two with which no value is clipped, as in serving
+            engines for activations. ``floor``: ``2**(floor(log2(amax)) - 8)``, as in the
+            specification (6.3). It clips values between 448 and 512 times the scale; in that case
+            ``up`` has twice the scale, and so twice the errors. torchao calls them RCEIL and FLOOR.
 
     Returns:
         q: Shape of `x`, float8_e4m3fn, row-major.
         scale: float8_e8m0fnu in atoms (see `jitgen.formats.atoms`): (blocks, ceil(S / 4), 512),
-            with G in front where `x` has it; S = ceil(K / 32), blocks = ceil(M / 128), or
-            (M + 127 G) // 128 with `offs`. `x` is near ``q[m, k] * 2**(scale - 127)``.
+            with a leading G if `x` has one; S = ceil(K / 32), blocks = ceil(M / 128), or (M + 127
+            G) // 128 with `offs`. `x` is near ``q[m, k] * 2**(scale - 127)``.
 
     Raises:
         InputError: `x` or `rounding` is not of this kind.
@@ -60,17 +62,18 @@ def mxfp4(
     x: Tensor, *, offs: Tensor | None = None, rounding: Rounding = "up"
 ) -> tuple[Tensor, Tensor]:
     """
-    Quantise activations or weights to MXFP4: e2m1 with a power of two for every 32 along K.
+    Quantise activations or weights to MXFP4: e2m1 values with a power of two as scale for every 32
+    along K.
 
     Args:
         x: As for `mxfp8`; K is even.
         offs: As for `mxfp8`.
-        rounding: As for `mxfp8`; the specification's ``floor`` clips what is between 6 and 8 times
-            the scale.
+        rounding: As for `mxfp8`; with ``floor``, which the specification describes, values between
+            6 and 8 times the scale are clipped.
 
     Returns:
-        q: (..., K / 2) uint8, two values a byte; ``q.view(torch.float4_e2m1fn_x2)`` is the same to
-            `grouped_gemm`.
+        q: (..., K / 2) uint8, two values a byte; `grouped_gemm` also takes
+            ``q.view(torch.float4_e2m1fn_x2)``.
         scale: As of `mxfp8`.
 
     Raises:
@@ -82,10 +85,10 @@ def mxfp4(
 
 def check(x: Tensor, offs: Tensor | None, rounding: str) -> Rows:
     """
-    Return how the rows of `x` belong together.
+    Return the groups of the rows of `x`.
 
     Raises:
-        InputError: `x` or `rounding` is not as `mxfp8` takes it.
+        InputError: `x` or `rounding` is not allowed for `mxfp8`.
     """
     rows = rows_of(x, offs)
     if rounding not in {"up", "floor"}:
@@ -94,7 +97,9 @@ def check(x: Tensor, offs: Tensor | None, rounding: str) -> Rows:
 
 
 def _scaled(x: Tensor, offs: Tensor | None, dtype: DType, rounding: str) -> tuple[Tensor, Tensor]:
-    """Return the values of `x` over their scales, float32, clipped; and these in atoms."""
+    """
+    Return the values of `x` divided by their scales, float32, clipped; and the scales in atoms.
+    """
     rows = check(x, offs, rounding)
     if dtype is DType.E2M1:
         e2m1.check_even(x, "x")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-``nv16``: an e4m3 for each 1x16 of a and of b, and a float32 over them: NVFP4.
+``nv16``: an e4m3 scale for each 1x16 of a and of b, and a float32 factor of these scales: NVFP4.
 
-Scales of two levels: a value is ``q * scale * global_scale``, where `scale` is an e4m3 for 16
-neighbours along K and `global_scale` one float32 for a tensor, or for each group's matrix. Both
-global scales of a product leave the sum and become `grouped_gemm`'s
-``alpha = a_global * b_global``, (G,) float32.
+There are two levels of scales: a value is ``q * scale * global_scale``, where `scale` is an e4m3
+for 16 consecutive values along K, and `global_scale` a float32 for a tensor, or for the matrix of
+each group. In a product, both global scales are factors of the sum: the argument
+``alpha = a_global * b_global``, (G,) float32, of `grouped_gemm`.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ def nvfp4(
     x: Tensor, *, offs: Tensor | None = None, global_scale: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """
-    Quantise activations or weights to NVFP4: e2m1 with an e4m3 for every 16 along K.
+    Quantise activations or weights to NVFP4: e2m1 values with an e4m3 scale for every 16 along K.
 
     Args:
-        x: (M, K) activations, contiguous or, with `offs`, ragged; (G, M, K) masked ones; or
-            (G, N, K) weights. Any float type; K is even and need not be a multiple of 16.
+        x: (M, K) activations, contiguous or, with `offs`, ragged; (G, M, K) masked ones; or (G, N,
+            K) weights. Any float type; K is even and need not be a multiple of 16.
         offs: (G,) int32, for ragged rows: as `grouped_gemm` takes it.
-        global_scale: float32, what dequantised values are multiplied with: (1,), or (G,) where `x`
-            has G. None: ``amax(x) / (6 * 448)`` of all of `x`, or of each matrix. A calibrated one
-            saves a pass over `x`; blocks that it is too small for are clipped. (ModelOpt calls it
+        global_scale: float32, a factor of dequantised values: (1,), or (G,) if `x` has a leading G.
+            None: ``amax(x) / (6 * 448)`` of all of `x`, or of each matrix. A calibrated factor
+            saves a pass over `x`; blocks for which it is too small are clipped. (ModelOpt calls it
             ``input_scale`` and ``weight_scale_2``; TRT-LLM's and compressed-tensors' global scales
             are its reciprocal.)
 
     Returns:
-        q: (..., K / 2) uint8, two values a byte; ``q.view(torch.float4_e2m1fn_x2)`` is the same to
-            `grouped_gemm`.
+        q: (..., K / 2) uint8, two values a byte; `grouped_gemm` also takes
+            ``q.view(torch.float4_e2m1fn_x2)``.
         scale: float8_e4m3fn in atoms (see `jitgen.formats.atoms`): (blocks, ceil(S / 4), 512), with
-            G in front where `x` has it; S = ceil(K / 16), blocks = ceil(M / 128), or
-            (M + 127 G) // 128 with `offs`: ``amax / 6 / global_scale`` of its 16 values, rounded.
-        global_scale: What was given or found, (1,) or (G,) float32. The product of a's and b's is
-            `grouped_gemm`'s alpha.
+            a leading G if `x` has one; S = ceil(K / 16), blocks = ceil(M / 128), or (M + 127 G) //
+            128 with `offs`: ``amax / 6 / global_scale`` of its 16 values, rounded.
+        global_scale: The given or computed factor, (1,) or (G,) float32. The product of those of a
+            and b is the argument alpha of `grouped_gemm`.
 
     Raises:
         InputError: `x` or `global_scale` is not of this kind.
@@ -66,12 +66,13 @@ def nvfp4(
 
 def global_scale_of(x: Tensor, offs: Tensor | None, given: Tensor | None) -> Tensor:
     """
-    Return the scale over the scales of `x`: `given`, or one computed from the largest value.
+    Return the global scale of `x`: `given`, or one computed from the largest value.
 
     Args:
         x: As for `nvfp4`.
         offs: As for `nvfp4`.
-        given: (1,) float32, or (G,) where `x` has G; None: to be found, in one pass over `x`.
+        given: (1,) float32, or (G,) if `x` has a leading G; None: it is computed, in one pass over
+            `x`.
 
     Returns:
         (1,) float32, or (G,) where `x` has G.

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-MXFP4 weights prepacked for Hopper: reordered once, when they are loaded.
+MXFP4 weights prepacked for Hopper: they are reordered once, when they are loaded.
 
-Hopper has no tensor cores for e2m1, so its kernels decode weights in registers, and read them in an
-order made for that. There are three layouts, of 4.25 bits a weight each; they differ in how scales
-are applied. None depends on tiles or sizes: weights are prepacked once for all kernels of a layout.
+Hopper has no tensor cores for e2m1. So its kernels decode weights in registers, and read them in an
+order made for that. There are three layouts, each with 4.25 bits per weight, which differ in how
+scales are applied. A layout does not depend on tiles or sizes: weights are prepacked once for all
+of its kernels.
 
 =============  ================================  ==================================================
 layout         activations                       scales
@@ -55,22 +56,22 @@ def prepack_mxfp4(
     packed: Tensor, scale: Tensor, *, layout: PrepackedLayout | BLayout = BLayout.EXACT1
 ) -> PrepackedWeights:
     """
-    Prepack MXFP4 weights for Hopper's kernels, and the cpu's.
+    Prepack MXFP4 weights for the kernels of Hopper and of the CPU.
 
-    Works group by group on the device of `packed`; besides the result it needs memory for one
-    group's values at a time.
+    Works group by group on the device of `packed`. Besides the result, it needs memory for the
+    values of one group.
 
     Args:
         packed: (G, N, K / 2) uint8 or float4_e2m1fn_x2, the first of two codes in the low half of a
             byte, as in the checkpoints of gpt-oss (blocks flattened) and of others. N is a multiple
             of 8, K of 16.
-        scale: (G, N, ceil(K / 32)) uint8 or float8_e8m0fnu, row by row. Scales in atoms become such
-            by `jitgen.quantize.from_atoms`.
-        layout: ``exact1``, ``folded1``, ``wide1``; or ``auto``: ``folded1`` where that is exact for
-            all of these weights, else ``exact1``. ``wide1`` is for bfloat16 activations.
+        scale: (G, N, ceil(K / 32)) uint8 or float8_e8m0fnu, row by row;
+            `jitgen.quantize.from_atoms` converts scales in atoms to this form.
+        layout: ``exact1``, ``folded1``, ``wide1``; or ``auto``: ``folded1`` if it is exact for all
+            of these weights, otherwise ``exact1``. ``wide1`` is for bfloat16 activations.
 
     Raises:
-        InputError: An argument is not of this kind.
+        InputError: An argument has a wrong type or shape, or is out of range.
     """
     _check(packed, scale)
     groups, n, _ = packed.shape
@@ -92,11 +93,11 @@ def prepack_mxfp4_from(
 
     Args:
         w: (G, N, K), any float type; N a multiple of 8, K of 16.
-        layout: As for `prepack_mxfp4`, but for ``auto``.
+        layout: As for `prepack_mxfp4`, but not ``auto``.
         rounding: As for `jitgen.quantize.mxfp4`.
 
     Raises:
-        InputError: An argument is not of this kind.
+        InputError: An argument has a wrong type or shape, or is out of range.
     """
     e4m3.check(w, "w", ranks=(3,))
     groups, n, k = w.shape

@@ -4,9 +4,9 @@ Prepacked weights in files, so that a service need not prepack them at each star
 
 A file is a safetensors file. Each weight has two tensors, ``NAME.values`` and ``NAME.factor``. The
 metadata has, under ``jitgen.prepared``, a JSON object with N, K, the layout and `row_spread` of
-each name, and the format where it is not mxfp4. A file whose layout is of another version is
-refused: prepack the weights again. A file of an earlier jitgen lacks `row_spread`; it is computed
-when the file is loaded.
+each name, and the format where it is not mxfp4. A file whose layout has another version is refused;
+prepack the weights again. Files of earlier versions of jitgen lack `row_spread`; it is computed
+when they are loaded.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def save_prepacked(weights: Mapping[str, PrepackedWeights], path: str | Path) ->
     Write weights to a file.
 
     Args:
-        weights: By names of the caller's choice, such as those of layers.
-        path: Where to; a file that is there is replaced.
+        weights: The weights, by names that the caller chooses, such as those of layers.
+        path: The file; an existing one is replaced.
 
     Raises:
-        InputError: `weights` has none, or something else.
+        InputError: `weights` is empty, or has values that are not prepacked weights.
         ToolchainError: safetensors is not installed.
     """
     files = _safetensors("safetensors.torch")
@@ -66,14 +66,15 @@ def load_prepacked(
     path: str | Path, device: str | torch.device = "cpu"
 ) -> dict[str, PrepackedWeights]:
     """
-    Read a file of `save_prepacked`.
+    Read a file that `save_prepacked` wrote.
 
     Args:
         path: The file.
-        device: Where the tensors go.
+        device: The device of the tensors.
 
     Raises:
-        InputError: The file is no such file, or its layout is none that this jitgen reads.
+        InputError: It is not a file of prepacked weights, or this version of jitgen does not
+            support its layout.
         ToolchainError: safetensors is not installed.
         OSError: The file cannot be read.
     """
@@ -92,7 +93,9 @@ def load_prepacked(
 
 
 def _alone(tensor: Tensor) -> Tensor:
-    """Return a tensor with its own memory, as files require; a part of the groups shares it."""
+    """
+    Return a tensor that owns its memory, as files require; a part of the groups shares memory.
+    """
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 

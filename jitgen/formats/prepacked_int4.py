@@ -11,8 +11,8 @@ AWQ                   (K, N / 8) words along N, whose values take turns, scales 
                       `int4_from_awq`
 ====================  ==========================================================================
 
-Every word has eight values plus 8. Weights with zero points are not read: those of symmetric ones
-are all 8 (GPTQ's files have them less 1), and are checked.
+Every word has eight values, each plus 8. Weights with other zero points than 8 are not supported;
+zero points are checked (GPTQ's files store them less 1).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jitgen.formats.prepacked_weights import PrepackedWeights, check_sizes, layo
 from jitgen.support.text import shown
 
 SCALES = (torch.bfloat16, torch.float16)
-"""Types of scales: what is stored of them is exact."""
+"""Types of scales; their stored form is exact."""
 
 GROUPS = {32: PrepackedFormat.INT4_32, 128: PrepackedFormat.INT4_128}
 """Formats by the values that share a scale."""
@@ -44,22 +44,22 @@ def prepack_int4(
     packed: Tensor, scale: Tensor, *, layout: str | BLayout = BLayout.EXACT1
 ) -> PrepackedWeights:
     """
-    Prepack INT4 weights for Hopper's kernels, and the cpu's.
+    Prepack INT4 weights for the kernels of Hopper and of the CPU.
 
-    Works group by group on the device of `packed`; besides the result it needs memory for one
-    group's values at a time.
+    Works group by group on the device of `packed`. Besides the result, it needs memory for the
+    values of one group.
 
     Args:
-        packed: (G, N, K / 8) int32: eight values plus 8 along K, the first in the lowest bits, as
-            compressed-tensors packs them (K2-Thinking). N is a multiple of 8.
+        packed: (G, N, K / 8) int32: eight values along K, each plus 8, the first in the lowest
+            bits, as compressed-tensors packs them (K2-Thinking). N is a multiple of 8.
         scale: (G, N, ceil(K / 32)) or (G, N, ceil(K / 128)) bfloat16 or float16, for groups of 32
             or 128 along K; K is a multiple of 16.
-        layout: ``exact1`` for float8_e4m3fn activations, or bfloat16 ones that
-            `jitgen.quantize.split_bf16` split; ``wide1`` for bfloat16 ones. See
+        layout: ``exact1`` for float8_e4m3fn activations, or bfloat16 activations that
+            `jitgen.quantize.split_bf16` split; ``wide1`` for bfloat16 activations. See
             `jitgen.formats.int4`.
 
     Raises:
-        InputError: An argument is not of this kind.
+        InputError: An argument has a wrong type or shape, or is out of range.
     """
     form = _check(packed, scale)
     found = layout_of(layout, form)
@@ -83,14 +83,14 @@ def int4_from_gptq(
     qweight: Tensor, scales: Tensor, qzeros: Tensor | None = None, *, is_v2: bool = False
 ) -> tuple[Tensor, Tensor]:
     """
-    Return what `prepack_int4` takes of weights in GPTQ's order; rows of K must be in their order
-    (``desc_act`` false).
+    Convert weights in the order of GPTQ to the arguments of `prepack_int4`. Rows along K must not
+    be reordered (``desc_act`` false).
 
     Args:
-        qweight: (G, K / 8, N) int32, eight values plus 8 along K.
+        qweight: (G, K / 8, N) int32: eight values along K, each plus 8.
         scales: (G, S, N).
         qzeros: (G, S, N / 8) int32: zero points, all 8; None: there are none.
-        is_v2: Whether zero points are stored as they are, and not less 1.
+        is_v2: Whether zero points are stored unchanged, instead of less 1.
 
     Raises:
         InputError: An argument is not of this kind, or a zero point is another.
@@ -104,10 +104,10 @@ def int4_from_awq(
     qweight: Tensor, scales: Tensor, qzeros: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """
-    Return what `prepack_int4` takes of weights in AWQ's order.
+    Convert weights in the order of AWQ to the arguments of `prepack_int4`.
 
     Args:
-        qweight: (G, K, N / 8) int32, eight values plus 8 along N.
+        qweight: (G, K, N / 8) int32: eight values along N, each plus 8.
         scales: (G, S, N).
         qzeros: (G, S, N / 8) int32: zero points, all 8; None: there are none.
 

@@ -23,21 +23,21 @@ def prepack_mxfp8(
     b: Tensor, scale: Tensor, *, layout: str | BLayout = BLayout.EXACT1
 ) -> PrepackedWeights:
     """
-    Prepack MXFP8 weights for Hopper's kernels, and the cpu's.
+    Prepack MXFP8 weights for the kernels of Hopper and of the CPU.
 
-    Works group by group on the device of `b`; besides the result it needs memory for one group's
-    values at a time.
+    Works group by group on the device of `b`. Besides the result, it needs memory for the values of
+    one group.
 
     Args:
         b: (G, N, K) float8_e4m3fn; N a multiple of 8, K of 16.
-        scale: (G, N, ceil(K / 32)) uint8 or float8_e8m0fnu, row by row; or (G, N / 32,
-            ceil(K / 32)), one for each 32 x 32 (DeepSeek-V4.1), N then a multiple of 32. Scales in
-            atoms become such by `jitgen.quantize.from_atoms`.
-        layout: ``exact1`` for float8_e4m3fn activations, or bfloat16 ones that
-            `jitgen.quantize.split_bf16` split; ``wide1`` for bfloat16 ones.
+        scale: (G, N, ceil(K / 32)) uint8 or float8_e8m0fnu, row by row; or (G, N / 32, ceil(K /
+            32)), one for each 32 x 32 (DeepSeek-V4.1), N then a multiple of 32.
+            `jitgen.quantize.from_atoms` converts scales in atoms to this form.
+        layout: ``exact1`` for float8_e4m3fn activations, or bfloat16 activations that
+            `jitgen.quantize.split_bf16` split; ``wide1`` for bfloat16 activations.
 
     Raises:
-        InputError: An argument is not of this kind.
+        InputError: An argument has a wrong type or shape, or is out of range.
     """
     form = PrepackedFormat.MXFP8
     found = layout_of(layout, form)

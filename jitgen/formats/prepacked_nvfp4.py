@@ -25,24 +25,23 @@ def prepack_nvfp4(
     layout: str | BLayout = BLayout.EXACT1,
 ) -> PrepackedWeights:
     """
-    Prepack NVFP4 weights for Hopper's kernels, and the cpu's.
+    Prepack NVFP4 weights for the kernels of Hopper and of the CPU.
 
-    Works group by group on the device of `packed`; besides the result it needs memory for one
-    group's values at a time.
+    Works group by group on the device of `packed`. Besides the result, it needs memory for the
+    values of one group.
 
     Args:
         packed: (G, N, K / 2) uint8 or float4_e2m1fn_x2, the first of two codes in the low half of a
             byte. N is a multiple of 8, K of 16.
-        scale: (G, N, K / 16) float8_e4m3fn, row by row. Scales in atoms become such by
-            `jitgen.quantize.from_atoms`.
-        global_scale: (G,) or (1,) float32: what values times scales are multiplied with. (ModelOpt
-            calls it ``weight_scale_2``; compressed-tensors' ``weight_global_scale`` is its
-            reciprocal.)
-        layout: ``exact1`` for float8_e4m3fn activations, or bfloat16 ones that
-            `jitgen.quantize.split_bf16` split; ``wide1`` for bfloat16 ones.
+        scale: (G, N, K / 16) float8_e4m3fn, row by row; `jitgen.quantize.from_atoms` converts
+            scales in atoms to this form.
+        global_scale: (G,) or (1,) float32: a factor of values times scales. (ModelOpt calls it
+            ``weight_scale_2``; compressed-tensors' ``weight_global_scale`` is its reciprocal.)
+        layout: ``exact1`` for float8_e4m3fn activations, or bfloat16 activations that
+            `jitgen.quantize.split_bf16` split; ``wide1`` for bfloat16 activations.
 
     Raises:
-        InputError: An argument is not of this kind.
+        InputError: An argument has a wrong type or shape, or is out of range.
     """
     form = PrepackedFormat.NVFP4
     found = layout_of(layout, form)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepacked weights: the object that `grouped_gemm` takes for b, whatever their format."""
+"""Prepacked weights of any format: the object that `grouped_gemm` takes as b."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ _N_MULTIPLE = 8
 @frozen
 class PrepackedWeights:
     """
-    Weights as Hopper's kernels read them: what `grouped_gemm` takes for b.
+    Weights in the form that Hopper's kernels read; `grouped_gemm` takes this object as b.
 
     Attributes:
-        values: (G, ceil(N / 64), ceil(K / 128), 1088) int32, contiguous: codes and scales; of
-            int4_32 and nvfp4 1152 words, of mxfp8 2112.
-        factor: (G,) float32: what every result of a group is multiplied with.
+        values: (G, ceil(N / 64), ceil(K / 128), 1088) int32, contiguous: codes and scales. With
+            int4_32 and nvfp4 the last size is 1152, with mxfp8 2112.
+        factor: (G,) float32: a factor of every result of a group.
         n: N, rows of each matrix; a multiple of 8.
-        k: K; a multiple of 16. Fewer values than elsewhere may share the last scale of a row.
+        k: K; a multiple of 16. The last scale of a row may be shared by fewer values than the
+            others.
         layout: The layout that they were prepacked for, with its version.
         row_spread: Largest difference of exponents within a row, over all of K, as `spread_of_rows`
-            found it in `values`; None: unknown. Up to `jitgen.formats.unpacked.REACH` whole rows of
-            exact1 and folded1 are e4m3 times one scale. It counts as long as `values` lie where
-            they lay and autograd's version counter stands still: rows that are written later may be
-            others. Of mxfp4 alone.
+            computed it; None: unknown. Up to `jitgen.formats.unpacked.REACH`, whole rows of exact1
+            and folded1 are e4m3 times one scale. It is valid as long as the address and autograd's
+            version counter of `values` do not change. Only for mxfp4.
         format: How values and scales are stored.
 
     Raises:
-        InputError: The parts do not fit each other, or the layout is none that this jitgen reads.
+        InputError: The parts do not fit each other, or this version of jitgen does not support the
+            layout.
     """
 
     values: Tensor
@@ -103,8 +104,8 @@ class PrepackedWeights:
     @property
     def known_spread(self) -> int | None:
         """
-        The `row_spread` of the present `values`; None if it is not known. Within a graph of
-        torch.compile it is unknown, because the graph outlives the values.
+        The `row_spread` of the present `values`; None if it is unknown. In a graph of torch.compile
+        it is always unknown, because values may change between runs of the graph.
         """
         state = self._state
         if state is None or is_compiling() or state != state_of(self.values):
@@ -122,8 +123,8 @@ class PrepackedWeights:
     @property
     def kind(self) -> str:
         """
-        G, N, K, format, layout and whether rows are near, as one text: equal for weights that share
-        kernels.
+        G, N, K, format, layout and `has_near_rows` as one text, which is equal for weights that
+        share kernels.
         """
         return self._kinds[self.has_near_rows]
 
@@ -163,8 +164,8 @@ class PrepackedWeights:
 
     def with_row_spread(self) -> PrepackedWeights:
         """
-        Return the same weights with `row_spread`, computed by `spread_of_rows` if it is unknown;
-        those of another format than mxfp4 as they are.
+        Return the same weights with `row_spread`, computed by `spread_of_rows` if it is unknown.
+        Weights of other formats than mxfp4 are returned unchanged.
         """
         if self.known_spread is not None or self.format is not PrepackedFormat.MXFP4:
             return self
@@ -172,7 +173,7 @@ class PrepackedWeights:
 
     def unpack(self) -> tuple[Tensor, Tensor]:
         """
-        Return values and scales as checkpoints have them.
+        Return values and scales in the form of checkpoints.
 
         Returns:
             packed: Of mxfp4 (G, N, K / 2) uint8, the first of two codes in the low half of a byte;
@@ -191,7 +192,7 @@ class PrepackedWeights:
         return packed, scale
 
     def _unpacked(self, group: int) -> tuple[Tensor, Tensor]:
-        """Return what a group has, as `unpack` does."""
+        """Return the values and scales of one group, as `unpack` does."""
         each, facts = self.values[group], self.format.facts
         words, factor = blocks.scale_words(each, facts.value_words), self.factor[group]
         part = slice(self.n), slice(facts.scales_of(self.k))
@@ -283,7 +284,7 @@ def layout_of(layout: str, form: PrepackedFormat = PrepackedFormat.MXFP4) -> BLa
     Return a layout that weights of a format may be prepacked as.
 
     Raises:
-        InputError: `layout` is none.
+        InputError: `layout` is not a layout of the format.
     """
     allowed = form.facts.partials
     if layout not in allowed:
@@ -308,7 +309,7 @@ def check_sizes(n: int, k: int) -> None:
     Require sizes of matrices that can be prepacked.
 
     Raises:
-        InputError: N or K is not a multiple of what it must be.
+        InputError: N or K is not a multiple of the required number.
     """
     for name, size, multiple in (("N", n, _N_MULTIPLE), ("K", k, K_MULTIPLE)):
         if type(size) is not int or size < 1 or size % multiple:

@@ -3,7 +3,7 @@
 The protocol of scale formats: one object in a file of `jitgen.formats`, with the shapes, the memory
 layout and the arithmetic of one way of scaling an operand; and torch's element types.
 
-The functions beside the object quantise values; their arguments and results differ.
+The other functions of these files quantise values; their arguments and results differ.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ class Rows(NamedTuple):
     The layout of the rows of a, as far as scales depend on it.
 
     Attributes:
-        shape: The sizes of a in front of K: (M,) or (G, M).
-        groups: Groups of the ragged layout, which follow each other without padding; 0 in other
-            layouts, where groups start at multiples of 128 rows or have a matrix of their own.
-        offs: (groups,) int32: the row behind the last of each; None where only shapes are asked.
+        shape: The sizes of a before K: (M,) or (G, M).
+        groups: Number of groups of the ragged layout, which follow each other without padding; 0 in
+            other layouts, in which groups start at multiples of 128 rows or have their own matrix.
+        offs: (groups,) int32: for each group, the index after its last row; None if only shapes are
+            needed.
     """
 
     shape: Shape
@@ -61,22 +62,24 @@ class ScaleFormat(Protocol):
     """How values of an operand share scales."""
 
     name: ScaleGranularity
-    """Its name in configs."""
+    """The name of the format in configs."""
 
     dtype: torch.dtype
     """Element type of the scales."""
 
     b_rank: int
-    """Dimensions of b's scales, by which the format is told from others with the same type."""
+    """Number of dimensions of b's scales, which distinguishes formats with the same type."""
 
     has_alpha: bool
-    """Whether there is one more float32 for each group that multiplies its sums."""
+    """Whether there is a further float32 factor of the sums of each group."""
 
     has_atoms: bool
-    """Whether scales lie in atoms; blocks of a's (dimension -3) may then be more than needed."""
+    """
+    Whether scales are in atoms; then a's scales may have more blocks (dimension -3) than needed.
+    """
 
     has_readable_orders: bool
-    """Whether a's scales may come in any order, of which kernels read some (see `is_readable`)."""
+    """Whether a's scales may have any strides, of which kernels read some (see `is_readable`)."""
 
     words: str
     """The extent of one scale of b, for errors: ``for each row``."""
@@ -90,33 +93,36 @@ class ScaleFormat(Protocol):
         ...
 
     def is_readable(self, a_scale: Tensor) -> bool:
-        """Say whether kernels of every target can read a's scales with the strides they have."""
+        """Say whether kernels of every target can read a's scales with their strides."""
         ...
 
     def readable(self, a_scale: Tensor) -> Tensor:
-        """Return a's scales in an order that kernels read: the tensor itself, or a copy."""
+        """Return a's scales with strides that kernels read: the tensor itself, or a copy."""
         ...
 
     def new_a(self, like: Tensor, rows: Rows, k: int) -> Tensor:
-        """Return scales of a as kernels read them, beside `like`, not initialised."""
+        """
+        Return new scales of a in the layout that kernels read, on the device of `like`, not
+        initialised.
+        """
         ...
 
     def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Index) -> Tensor:
         """
-        Return the scales of some rows of a, laid out as if a had no other rows.
+        Return the scales of some rows of a, in the layout for an a with only these rows.
 
         Args:
             scale: a's scales.
-            rows: Which rows belong together.
+            rows: The groups of the rows.
             k: Length of the sums.
             where: Indices of these rows, one after the other: ``x[where[0]][where[1]]``.
         """
         ...
 
     def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
-        """Return a's scales so that they multiply (..., K) values elementwise."""
+        """Return a's scales in a shape that broadcasts to (..., K) values."""
         ...
 
     def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:
-        """Return one group's scales of b so that they multiply (N, K) values elementwise."""
+        """Return one group's scales of b in a shape that broadcasts to (N, K) values."""
         ...

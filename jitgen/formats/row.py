@@ -13,7 +13,7 @@ from jitgen.formats.protocol import Index, Rows, Shape, at
 
 def per_row(x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
     """
-    Quantise activations or weights: one scale for every row along K.
+    Quantise activations or weights, with one scale for every row along K.
 
     Args:
         x: (M, K) or (G, M, K), any float type.
@@ -48,7 +48,7 @@ class PerRow:
         return groups, n
 
     def is_readable(self, a_scale: Tensor) -> bool:
-        """Return True: scales that are not contiguous are refused elsewhere."""
+        """Return True; other checks refuse scales that are not contiguous."""
         return True
 
     def readable(self, a_scale: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-``e4m3x2``: a bfloat16 value as two e4m3 parts, the high and the low four of its eight bits.
+``e4m3x2``: a bfloat16 value as two e4m3 parts, the high four and the low four of its eight
+significant bits.
 
-Hopper's kernels for weights prepacked as e4m3 multiply both parts as two rows and add the sums, so
-bfloat16 activations lose nothing in FP8.
+Hopper's kernels for weights prepacked as e4m3 multiply the two parts as two rows and add the sums,
+so bfloat16 activations keep their precision in FP8.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from jitgen.formats.e4m3 import check, rounded, scale_of
 
 PARTS = 2
 _STEP = 16.0
-"""A part's last bit over the next part's first one: e4m3 has four significant bits."""
+"""Factor between the two parts: e4m3 has four significant bits."""
 
 _LEAST = 2.0**-100
-"""The smallest scale: what it is multiplied with leaves it a normal number."""
+"""The smallest scale, which stays a normal number in all products with it."""
 
 
 def split_bf16(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,9 +34,9 @@ def split_bf16(x: Tensor) -> tuple[Tensor, Tensor]:
         q: (M, 2, K) or (G, M, 2, K) float8_e4m3fn, contiguous: the high parts, the low parts.
         scale: (M, 2) or (G, M, 2) float32, contiguous: s and s / 16.
 
-    ``q[m, 0, k] * scale[m, 0] + q[m, 1, k] * scale[m, 1]`` is x where that is at least ``2**-13``
-    of the largest of its row, and near smaller ones, to ``2**-21`` of the largest. An infinity or
-    NaN makes its row NaN.
+    ``q[m, 0, k] * scale[m, 0] + q[m, 1, k] * scale[m, 1]`` equals x for values of at least
+    ``2**-13`` of the largest in their row; for smaller values the error is up to ``2**-21`` of the
+    largest. An infinity or NaN makes its row NaN.
 
     Raises:
         InputError: `x` is not of this kind.

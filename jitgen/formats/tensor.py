@@ -13,7 +13,7 @@ from jitgen.formats.protocol import Index, Rows, Shape
 
 def per_tensor(x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
     """
-    Quantise activations: one scale for all of them.
+    Quantise activations, with one scale for the whole tensor.
 
     Args:
         x: (M, K) or (G, M, K), any float type.
@@ -31,7 +31,7 @@ def per_tensor(x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor
 
 def per_matrix(w: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
     """
-    Quantise weights: one scale for every group's matrix.
+    Quantise weights, with one scale for the matrix of each group.
 
     Args:
         w: (G, N, K), any float type.
@@ -86,7 +86,9 @@ class PerTensor:
         return scale
 
     def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:
-        """Return (1,): a number without dimensions would not make float32 wider."""
+        """
+        Return (1,), because a tensor without dimensions would not promote other types to float32.
+        """
         return scale.reshape(1)
 
 

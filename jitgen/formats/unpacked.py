@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Prepacked MXFP4 weights as plain FP8 ones: e4m3 values, and one float32 scale for each row.
+Converts prepacked MXFP4 weights to plain FP8 ones: e4m3 values, and one float32 scale for each row.
 
-Calls of many rows would decode each weight once for every tile of rows. Unpacked once, weights are
-what the FP8 kernels read. With the largest exponent of its row, t, and its own, e, a code of value
-v becomes ``v * 2**(6 - (t - e))``, whose largest is 384 of e4m3's 448; the scale brings it back.
+In calls with many rows, kernels would decode each weight once for every tile of rows. After
+unpacking, FP8 kernels read the weights. With the largest exponent t of its row and its own exponent
+e, a code of value v becomes ``v * 2**(6 - (t - e))``, which is at most 384 (e4m3 goes to 448); the
+scale of the row is the inverse factor.
 
-e4m3 has all of these down to ``0.5 * 2**-8``, its smallest subnormal number: a row whose exponents
-differ by at most 14 loses nothing. Beyond that values are rounded to nearest, ties to even, as
-torch does. A NaN among the scales makes its 32 values NaN.
+e4m3 represents all of these down to ``0.5 * 2**-8``, so a row whose exponents differ by at most 14
+is exact. Beyond that values are rounded to nearest, ties to even, as torch does. A NaN among the
+scales makes its 32 values NaN.
 
 This is the arithmetic of `jitgen.ops.unpack_weights`, in torch's operations.
 """
@@ -28,7 +29,7 @@ from jitgen.formats.mx32 import VALUES, power
 from jitgen.formats.prepacked import PrepackedWeights
 
 REACH = scales.ROW_REACH
-"""Largest difference of exponents within a row that loses nothing."""
+"""Largest difference of exponents within a row with which unpacking is exact."""
 
 LAYOUTS = (BLayout.EXACT1, BLayout.FOLDED1)
 """Layouts that are unpacked to e4m3; wide1 is not, because its activations are bfloat16."""
@@ -65,7 +66,7 @@ def unpacked(weights: PrepackedWeights) -> tuple[Tensor, Tensor]:
         b_scale: (G, N) float32.
 
     Raises:
-        InputError: They were prepacked otherwise.
+        InputError: They have another layout.
     """
     check(weights)
     shape = (weights.groups, weights.n, weights.k)

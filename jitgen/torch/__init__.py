@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-torch's grouped matrix products, by torch's names, with torch's arguments and torch's order of
-weights: drop-ins whose products jitgen's kernels compute.
+Drop-in replacements of torch's grouped matrix products, with torch's names, arguments and order of
+weights, computed by jitgen's kernels.
 
-Weights are (G, K, N) here and (G, N, K) in `jitgen.grouped_gemm`. Shapes and strides do not
-tell which it is: gpt-oss has K = N = 2880. The function that is called does.
+Weights are (G, K, N) here, and (G, N, K) in `jitgen.grouped_gemm`. The order follows from the
+function that is called, because shapes and strides may be ambiguous: gpt-oss has K = N = 2880.
 
-All four forms have kernels. What torch takes and no kernel reads as it lies is copied, which a
-warning tells once: see `jitgen.torch.operands`.
+All four forms have kernels. Operands that torch accepts but kernels cannot read are copied, with
+one warning: see `jitgen.torch.operands`.
 
 Importing this package registers every operation, ``torch.ops.jitgen.*``: a program that loads a
-graph with some of them needs no more.
+graph with these operations only needs this import.
 """
 
 from jitgen.layer.gradients import operation as _layer

@@ -2,8 +2,8 @@
 """
 The four forms of a grouped product in torch, as grouped GEMMs of jitgen.
 
-One form is one function in `_FORMS`, by the dimensions of its operands. What it hands to a kernel
-goes by other names there, so an error of the kernel's call is told by those of the caller.
+Each form is a function in `_FORMS`, by the dimensions of its operands. Kernels have other names for
+the arguments; errors of a kernel's call are translated to the names of the caller.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def product(
     Return the products of groups in any form.
 
     Args:
-        function: What the caller called, for errors and warnings.
-        given: Its arguments, which `jitgen.torch.rules.check` looked at.
+        function: Name of the called function, for errors and warnings.
+        given: Its arguments, which `jitgen.torch.rules.check` has checked.
         scales: Scales of both operands, if they are quantised.
         out_dtype: Type of the result.
-        name_of_out_dtype: What the caller's function calls that.
+        name_of_out_dtype: Name of the argument `out_dtype` in the called function.
 
     Raises:
-        InputError: There is no kernel, or an argument is wrong; the message names it as the caller
-            did.
+        InputError: There is no kernel, or an argument is wrong; the message has the caller's name
+            of the argument.
     """
     form = _FORMS[given.mat_a.dim(), given.mat_b.dim()]
     is_plain = scales.of_a is None and given.mat_a.dtype in WIDE
@@ -77,8 +77,7 @@ def product(
 
 def _require_plain(given: Given, scales: Scales) -> None:
     """
-    Raise an error for a tensor of the caller's that kernels cannot take; the advice names the
-    tensor.
+    Raise an error for a tensor of the caller that kernels cannot read; the advice names the tensor.
     """
     named = given._asdict() | {"scale_a": scales.of_a, "scale_b": scales.of_b}
     tensors = {name: each for name, each in named.items() if each is not None}
@@ -103,7 +102,7 @@ def _ragged(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) ->
 
 
 def _batched(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -> Tensor:
-    """One matrix for each group: masked rows, of which all count."""
+    """One matrix for each group: masked rows, all of which are valid."""
     groups, rows = given.mat_a.shape[:2]
     every = torch.full((groups,), rows, dtype=torch.int32, device=given.mat_a.device)
     return _rows_times_weights(given, scales, out_dtype, call, None, every)
@@ -117,7 +116,7 @@ def _rows_times_weights(
     offs: Tensor | None,
     masked_m: Tensor | None,
 ) -> Tensor:
-    """Return the product of the first two forms, which differ in whose rows are whose."""
+    """Return the product of the first two forms, which differ in how rows belong to groups."""
     columns = given.mat_b.shape[-1]
     mat_a = call.filled("mat_a", given.mat_a, M=1, K=call.k_multiple)
     mat_b = call.filled("mat_b", given.mat_b, K=call.k_multiple, N=call.n_multiple)
@@ -209,7 +208,7 @@ class _Form(NamedTuple):
 
     Attributes:
         product: Computes it.
-        names: What the arguments of the kernel's call are to the caller.
+        names: For the arguments of the kernel's call, their names in the called function.
     """
 
     product: Callable[[Given, Scales, torch.dtype, Call], Tensor]

@@ -31,23 +31,24 @@ def grouped_mm(
     (G, M, K)           (K, N)                 (G,), along N    (M, N)
     ==================  =====================  ===============  =================
 
-    The third is `jitgen.grouped_gemm_wgrad`. The last is computed as its transpose, so that M is
-    contiguous in its result. All have gradients of both operands, and of a bias.
+    The third form is `jitgen.grouped_gemm_wgrad`. The last one is computed as its transpose, so M
+    is contiguous in its result. All forms have gradients of both operands, and of a bias.
 
-    Every order of dimensions is taken. Those that kernels read as they lie are named below; in
-    others an operand is copied at each call, and a warning says so once, with the bytes.
+    Operands may have any strides. Kernels read the orders named below directly; an operand in
+    another order is copied at each call, with one warning that gives the bytes.
 
     Args:
-        mat_a: bfloat16 or float16, on a CPU also float32. K contiguous; in the third form M; in the
-            last K or M.
-        mat_b: As `mat_a`. K contiguous, which ``w.transpose(-2, -1)`` of (G, N, K) is; or N, which
-            (G, K, N) is. In the third form N, in the last K.
-        offs: int32, cumulative ends of groups. Rows, in the last form columns, from ``offs[-1]`` on
+        mat_a: bfloat16 or float16, on a CPU also float32. K is contiguous; in the third form M; in
+            the last form K or M.
+        mat_b: Types as for `mat_a`. K is contiguous, as in ``w.transpose(-2, -1)`` of (G, N, K); or
+            N, as in (G, K, N). In the third form N is contiguous, in the last form K.
+        offs: int32, cumulative ends of groups. Rows (in the last form columns) from ``offs[-1]`` on
             are not written; their gradients are 0.
-        bias: (N,) or (G, N) of any type that float32 holds, added to each row of a group before
-            it is rounded; see `jitgen.grouped_gemm`. Not in the last two forms. torch takes none.
-        out_dtype: Type of the result: that of `mat_a` by default; bfloat16, float16 or float32,
-            where torch has that of `mat_a` alone.
+        bias: (N,) or (G, N), of any type whose values float32 represents, added to each row of a
+            group before rounding; see `jitgen.grouped_gemm`. Not in the last two forms. torch's
+            functions do not support it.
+        out_dtype: Type of the result: bfloat16, float16 or float32; default: that of `mat_a`, the
+            only one that torch supports.
 
     Raises:
         InputError: An argument is wrong, or there is no kernel: the message says what is allowed.

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Operands as kernels read them: operands that torch's functions take but no kernel reads are copied.
+Converts operands to a form that kernels read: operands that torch's functions accept and kernels
+cannot read are copied.
 
-Two things make a copy: strides, where another dimension is contiguous than the one that a kernel
-reads, or where strides and addresses are no multiples of what a target moves at once; and sizes
-that are no multiples of it, which are filled up with zeros. A warning says so once, with the
-argument, the bytes and what would save the copy. torch.compile makes both part of its graph, and
-nothing warns there.
+There are two reasons for a copy. Strides: another dimension is contiguous than the one that a
+kernel needs, or strides or addresses are not multiples of the target's alignment. Sizes: they are
+not multiples of it, and are padded with zeros. There is one warning, with the argument, the bytes,
+and how to avoid the copy. Under torch.compile both become part of the graph, without a warning.
 
-Quantised operands are never copied: torch, too, takes them in one order alone. What kernels cannot
-add up, groups along K of float8_e4m3fn, is widened.
+Quantised operands are never copied, because torch also accepts them in one order only.
+float8_e4m3fn operands with groups along K, which no kernel supports, are converted to bfloat16.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jitgen.runtime.session import current
 from jitgen.targets.legality import rules
 
 WIDE = (torch.bfloat16, torch.float16, torch.float32)
-"""Types without scales, of which operands are copied."""
+"""Types without scales; operands of these types may be copied."""
 
 
 class Call(NamedTuple):
@@ -76,8 +76,8 @@ class Call(NamedTuple):
             name: The argument.
             matrix: Its value.
             side: Name of that dimension, for warnings.
-            is_turned: Whether to return the transpose, so that the matrix's first dimension becomes
-                the last.
+            is_turned: Whether to return the transpose, so that the first dimension of the matrix
+                becomes the last.
         """
         turned = matrix.mT if is_turned else matrix
         if _is_readable(turned, self.alignment):
@@ -133,7 +133,7 @@ class Call(NamedTuple):
 
 
 def widened(function: str, mat_a: Tensor, mat_b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return operands of float8_e4m3fn in bfloat16, which holds every value of theirs."""
+    """Return float8_e4m3fn operands in bfloat16, which represents all of their values."""
     if not is_dynamo_compiling():
         warn_once(
             f"{function} widens",
@@ -158,7 +158,7 @@ def _of_arch(arch: Arch) -> int:
 
 
 def _is_readable(matrix: Tensor, alignment: int) -> bool:
-    """Say whether kernels read a matrix, or several, whose last dimension they take at once."""
+    """Say whether kernels can read a matrix, or several, whose last dimension is contiguous."""
     if matrix.shape[-1] > 1 and matrix.stride(-1) != 1:
         return False
     size = matrix.element_size()

@@ -15,11 +15,11 @@ from jitgen.torch.operands import WIDE
 _QUANTISED = (torch.float8_e4m3fn, torch.float4_e2m1fn_x2)
 
 _SIZES = {(2, 3): "KN", (3, 3): "KN", (3, 2): "MK", (2, 2): "MN"}
-"""Sizes that are not 0, by the dimensions of the operands: all but that of rows."""
+"""Sizes that must not be 0, by the dimensions of the operands: all except the number of rows."""
 
 
 class Given(NamedTuple):
-    """The arguments of a grouped product that are no scales."""
+    """The arguments of a grouped product, without scales."""
 
     mat_a: Tensor
     mat_b: Tensor
@@ -34,16 +34,16 @@ def check(
     out_dtype: tuple[str, object],
 ) -> None:
     """
-    Do nothing where the arguments fit each other.
+    Check that the arguments fit each other.
 
     Args:
-        function: What was called.
+        function: Name of the called function.
         given: The arguments.
-        scales: Those of mat_a and mat_b, with their names; none where operands have none.
+        scales: The scales of mat_a and mat_b, with their names; empty for operands without scales.
         out_dtype: Type of the result, None for that of mat_a, with the argument's name.
 
     Raises:
-        InputError: They do not; the message says what is required and what came.
+        InputError: They do not; the message says what is required and what was given.
     """
     mat_a, mat_b, offs, bias = given
     for name, matrix in (("mat_a", mat_a), ("mat_b", mat_b)):
@@ -71,7 +71,7 @@ def shapes(mat_a: Tensor, mat_b: Tensor) -> str:
 
 
 def _check_types(given: Given, out_dtype: tuple[str, object], *, is_scaled: bool) -> None:
-    """Require types that some target has kernels for; the kernels know which."""
+    """Require types for which some target has kernels; the kernel's call checks the target."""
     mat_a, mat_b = given.mat_a, given.mat_b
     if not is_scaled and mat_a.dtype in _QUANTISED:
         raise InputError(
@@ -89,7 +89,7 @@ def _check_types(given: Given, out_dtype: tuple[str, object], *, is_scaled: bool
 
 
 def _check_sizes(mat_a: Tensor, mat_b: Tensor, *, is_batched: bool) -> None:
-    """Require mat_b to have K in front of N, as torch has it, and as many matrices as mat_a."""
+    """Require mat_b to have K before N, as in torch, and the number of matrices of mat_a."""
     size_k = mat_a.shape[-1]
     if mat_b.shape[-2] != size_k:
         advice = ""

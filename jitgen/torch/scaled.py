@@ -2,9 +2,9 @@
 """
 `jitgen.torch.scaled_grouped_mm`: torch's functions of that name, of which there are two.
 
-``torch._scaled_grouped_mm`` finds out from its scales what they are of;
-``torch.nn.functional.scaled_grouped_mm`` is told by recipes. Which one is meant the argument behind
-`scale_a` says: a tensor in the first, a recipe in the second.
+``torch._scaled_grouped_mm`` derives the kind of scales from the scales themselves;
+``torch.nn.functional.scaled_grouped_mm`` takes recipes. The argument after `scale_a` decides which
+of the two is meant: it is a tensor in the first, and a recipe in the second.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def scaled_grouped_mm(
     mat_a: Tensor, mat_b: Tensor, scale_a: Any, *given: Any, **named: Any
 ) -> Tensor:
     """
-    Do what ``torch._scaled_grouped_mm`` and ``torch.nn.functional.scaled_grouped_mm`` do, with the
-    arguments of either.
+    Replace ``torch._scaled_grouped_mm`` and ``torch.nn.functional.scaled_grouped_mm``; the
+    arguments may be those of either.
 
     The forms are those of `grouped_mm`. Both operands have K contiguous: `mat_b` is
     ``w.transpose(-2, -1)`` of weights (G, N, K). There are no gradients.
@@ -85,22 +85,24 @@ def scaled_grouped_mm(
                                       (1,) float32                (G,) or (1,) float32
     ================================  ==========================  ==============================
 
-    With groups along K, both operands 2D, there is RowWise alone, with (G * M,) and (G * N,): no
-    kernel adds float8_e4m3fn up along groups, so both operands are widened to bfloat16, which holds
-    every value of theirs, and a warning says once what that copies.
+    With groups along K, where both operands are 2D, only RowWise is supported, with scales (G * M,)
+    and (G * N,). No kernel sums float8_e4m3fn products along groups, so both operands are converted
+    to bfloat16, which represents all of their values; there is one warning with the bytes.
 
-    With a 3D `mat_a` the first three have (G, M) for (M,), and its last two (G, R * S). R and S are
-    rows and scales along K, up to multiples of 128 and 4, each group's rows on their own, swizzled
-    as SWIZZLE_32_4_4: torch's blocked order, which `jitgen.quantize.to_torch` makes. Operands are
-    float8_e4m3fn; float4_e2m1fn_x2 with the last two. Without recipes it is RowWise where scales
-    are float32, and BlockWise1x32 where they are float8_e8m0fnu.
+    With a 3D `mat_a`, the first three recipes have (G, M) instead of (M,), and the last two (G, R *
+    S). R and S are the numbers of rows and of scales along K, rounded up to multiples of 128 and 4
+    (rows for each group separately), swizzled as SWIZZLE_32_4_4: torch's blocked order, which
+    `jitgen.quantize.to_torch` gives. Operands are float8_e4m3fn, or float4_e2m1fn_x2 with the last
+    two recipes. Without recipes, float32 scales mean RowWise, and float8_e8m0fnu scales
+    BlockWise1x32.
 
     Args:
         mat_a: As `grouped_mm` takes it.
         mat_b: Likewise.
-        scale_a: See above; several in a list.
-        given: What comes behind, of either function.
-        named: Likewise. `use_fast_accum` changes nothing: how sums are promoted is the kernel's.
+        scale_a: See above; several scales are a list.
+        given: The further arguments of either function.
+        named: Named arguments of either function. `use_fast_accum` has no effect, because the
+            kernel decides how sums are promoted.
 
     Raises:
         InputError: An argument is wrong, or there is no kernel: the message says what is allowed.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-jitgen's kernels in the emulator: the bridge between what jitgen makes and what runs without a GPU.
+Runs jitgen's kernels in the emulator.
 
-`emulation` runs one call of a kernel, `gpu` lets `jitgen.grouped_gemm` find an emulated device,
-`verification` compares a kernel with float64 sums on the sizes of `problem`, `files` a kernel of
-the user's own with what the `cases` of a file expect. `artifacts` gets artifacts for the emulator
-out of the cache or the compiler, and `host` lends it jitgen's loader, compiler driver and cache.
-`jitgen.emulator` itself knows nothing of jitgen.
+`emulation` runs one call of a kernel. `gpu` makes `jitgen.grouped_gemm` use an emulated device.
+`verification` compares a kernel with float64 sums on the sizes of a problem; `files` compares a
+user's kernel with the expected values of the `cases` of a file. `artifacts` gets artifacts for the
+emulator from the cache or the compiler, and `host` gives the emulator jitgen's loader, compiler
+driver and cache. `jitgen.emulator` itself does not import jitgen.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def require_numpy() -> None:
-    """Raise ToolchainError where numpy is missing: nothing else of jitgen needs it."""
+    """Raise ToolchainError if numpy is missing; no other part of jitgen needs it."""
     if importlib.util.find_spec("numpy") is None:
         raise ToolchainError("the emulator needs numpy; run: pip install 'jitgen[emulator]'")
 

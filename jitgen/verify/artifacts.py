@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes artifacts for the emulator of a kernel, an entry of the cache, or a source."""
+"""Makes artifacts for the emulator from a kernel, an entry of the cache, or a source."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def compiled(source: Source) -> Artifact:
     """
     Return the artifact of `source`, cached or compiled now.
 
-    It is no entry of the cache, since its PTX has line information; see `jitgen.verify.cached`.
+    It is not an entry of the cache, because its PTX has line information; see
+    `jitgen.verify.cached`.
 
     Raises:
         EmulationError: There is no linker.

@@ -2,9 +2,9 @@
 """
 The cache of `jitgen verify`: the emulator's stub, and kernels with the PTX of their source.
 
-It lies beside compiled kernels, under a root that no other user can write to, each file with its
-SHA-256; a file with another digest counts as missing. If the cache may not be written, nothing is
-stored. All of it can be made again, so its size is bounded, and the oldest files are removed.
+It is beside compiled kernels, under a root that no other user can write to. Each file has its
+SHA-256; a file with another digest counts as missing. If the cache is read-only, nothing is stored.
+All files can be made again, so the total size is limited, and the oldest files are removed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The calls of a user's own kernel, as the file of `jitgen verify FILE.py` lists them.
+The calls of a user's kernel in a file for `jitgen verify FILE.py`.
 
 Such a file defines ``verify_cases()``, which returns or yields a `Case` for each call. It is a
-Python program, and finding its cases runs it, like ``python FILE.py`` does.
+Python program, and reading its cases runs it, like ``python FILE.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FUNCTION = "verify_cases"
 """Name of the function that a file with cases defines."""
 
 STREAM = object()
-"""Stands for the stream of the call."""
+"""Placeholder for the stream of the call."""
 
 
 @frozen
@@ -38,26 +38,27 @@ class Case:
     One call of a kernel.
 
     Attributes:
-        arguments: Arguments of the entry, by name: torch tensors in host memory, which it writes
-            its results to, and numbers. For a compiled artifact in their order.
-        entry: A function with ``cute.jit``, or an object whose ``__call__`` has it; None where the
-            kernel comes compiled. A parameter called ``stream``, or annotated ``CUstream``, gets
-            the stream of the call.
-        name: What messages call it; ``case 0``, ``case 1``, ... if empty.
+        arguments: Arguments of the entry, by name: torch tensors in host memory, which also receive
+            the results, and numbers. For a compiled artifact they must be in order.
+        entry: A function with ``cute.jit``, or an object whose ``__call__`` has it; None for a
+            compiled kernel. A parameter called ``stream``, or annotated ``CUstream``, gets the
+            stream of the call.
+        name: Its name in messages; if empty, ``case 0``, ``case 1``, ...
         constants: Values of parameters that are annotated ``Constexpr``, by name.
-        samples: What to compile with instead of a tensor's own type and sizes, by name: a
-            ``make_fake_tensor`` with sizes that are symbols, for example. Cases of one entry with
-            the same sizes, or the same samples, share a kernel.
-        expected: Tensors of what should be in arguments afterwards, by name.
-        rtol, atol: How far off a value may be: ``atol + rtol * abs(expected)``.
-        check: Called with the arguments by name afterwards; raises AssertionError where something
+        samples: Objects to compile with instead of a tensor's own type and sizes, by name, such as
+            a ``make_fake_tensor`` with symbolic sizes. Cases of one entry with the same sizes, or
+            the same samples, share a kernel.
+        expected: Expected contents of arguments after the call, by name.
+        rtol, atol: Allowed difference of a value: ``atol + rtol * abs(expected)``.
+        check: Called after the kernel with the arguments by name; raises AssertionError if a result
             is wrong.
-        unknown: Names of tensors whose contents mean nothing until the kernel has written them, as
-            ``torch.empty`` makes outputs and workspaces. To read them before is a finding.
-        settled: Names of tensors that no earlier kernel can still be writing, where this one may
-            start before that has ended: it may read them before griddepcontrol.wait.
-        tile: Rows and columns that one CTA computes; wrong values are told tile by tile.
-        num_sms: Multiprocessors of the GPU that the entry finds.
+        unknown: Names of tensors that count as uninitialised until the kernel has written them,
+            such as outputs and workspaces from ``torch.empty``. Reading them before is a finding.
+        settled: For kernels that may start before an earlier kernel has ended: names of tensors
+            that no earlier kernel still writes, so that this one may read them before
+            griddepcontrol.wait.
+        tile: Rows and columns that one CTA computes; wrong values are reported tile by tile.
+        num_sms: Number of SMs that the entry finds.
     """
 
     arguments: Mapping[str, Any]
@@ -93,7 +94,7 @@ class Parameters:
     Attributes:
         compiled: The value that the entry is compiled with, by name: an argument, a sample, a
             constant, or `STREAM`.
-        called: Names of those that a call has.
+        called: Names of the parameters that a call passes.
     """
 
     compiled: Mapping[str, Any]
@@ -104,10 +105,10 @@ def load(path: Path) -> list[Case]:
     """
     Run the file `path` and return its cases, each checked.
 
-    Its folder comes first on the import path, as for ``python FILE.py``.
+    Its folder is first on the import path, as for ``python FILE.py``.
 
     Raises:
-        ConfigError: It raises, has no `FUNCTION`, or that function returns no cases.
+        ConfigError: The file raises, has no `FUNCTION`, or that function returns no cases.
     """
     sys.path.insert(0, str(path.parent))
     try:
@@ -138,7 +139,7 @@ def parameters(case: Case) -> Parameters:
     Return the parameters of the case's entry.
 
     Raises:
-        ConfigError: It has others than the case gives.
+        ConfigError: The parameters differ from those that the case gives.
     """
     try:
         wanted = inspect.signature(case.entry).parameters

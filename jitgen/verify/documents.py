@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Verifies what several devices run, as a JSON document describes it: `jitgen verify FILE.json`.
+Verifies a program of several devices that a JSON document describes: `jitgen verify FILE.json`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Document:
     The problem of a trial: a document.
 
     Attributes:
-        devices: How many there are.
-        calls: That they make in a replay.
-        replays: How many.
+        devices: Number of devices.
+        calls: Number of calls in a replay.
+        replays: Number of replays.
     """
 
     devices: int

@@ -38,36 +38,39 @@ def emulate(
     explores: bool = False,
 ) -> Report:
     """
-    Run `kernel` on the CPU, once in each mode, and return what was found.
+    Run `kernel` on the CPU, once in each mode, and return the findings.
 
-    The artifact is taken as it is: its host part checks the arguments and says what to launch, and
-    the PTX of its device part is run instruction by instruction, with every access checked for
-    bounds, initialisation and races. Results are written into the tensors. Every mode starts from
-    the same values, and all must give the same bits.
+    The artifact is not changed: its host part checks the arguments and makes the launch, and the
+    PTX of its device part is executed instruction by instruction, with every access checked for
+    bounds, initialisation and races. Results are written to the tensors. Every mode starts with the
+    same values, and all modes must give the same bits.
 
     Args:
-        kernel: A kernel of a GPU target, whose PTX is got by compiling its source once more, or an
-            `Artifact`; or what several devices run, with their tensors and windows.
-        tensors: What it takes: torch tensors in host memory. The number of SMs, which kernels of
-            jitgen take last, is added for them; for an `Artifact` give everything.
+        kernel: A kernel of a GPU target (its source is compiled again to get the PTX), or an
+            `Artifact`; or an object that describes the calls of several devices, with their tensors
+            and windows.
+        tensors: The arguments: torch tensors in host memory. For kernels of jitgen, the last
+            argument, the number of SMs, is added; for an `Artifact`, give all arguments.
         modes: ``quick``, ``all``, or names or modes of `jitgen.emulator.modes`.
-        num_sms: SMs of the GPU. Few make a small problem give a CTA several tiles.
+        num_sms: Number of SMs of the GPU. With few SMs, a CTA gets several tiles even in small
+            problems.
         time_limit_s: Seconds that one mode may take.
         unknown: Names of tensors that count as uninitialised until the kernel has written them.
-        settled: Names of tensors that an earlier kernel does not write. This one may start before
-            an earlier one has ended (PDL): to read other tensors before griddepcontrol.wait is a
+        settled: Names of tensors that earlier kernels do not write. If this kernel may start before
+            an earlier one has ended (PDL), reading other tensors before griddepcontrol.wait is a
             finding.
-        explores: Leave out random modes if the results of the modes before hold for every
-            schedule; if they depend on the order of accesses, such as of atomics, add modes with
-            other orders.
+        explores: Leave out random modes if the previous modes prove the result for every schedule;
+            if results depend on the order of accesses, such as atomics, add modes with other
+            orders.
 
     Raises:
-        MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
-        UnsupportedPtx: It holds what the emulator does not know.
-        EmulationError: It cannot be run for another reason.
+        MachineFault: The kernel did something that hardware does not allow; Deadlock if it waits
+            for ever.
+        UnsupportedPtx: The kernel has instructions that the emulator does not support.
+        EmulationError: The kernel cannot be run for another reason.
         ToolchainError: A C compiler or the kernel compiler is missing.
         InputError: `modes` is wrong, or a name in `unknown` or `settled`.
-        Exception: Whatever the kernel's host part raises about its arguments.
+        Exception: Any error that the kernel's host part raises about its arguments.
     """
     if isinstance(kernel, OnDevices):
         if tensors or settled or explores:

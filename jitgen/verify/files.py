@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Verifies kernels of the user's own: a file with cases, whose kernels are compiled here or given as
-artifacts.
+Verifies kernels of users: a file with cases, whose kernels are compiled or given as artifacts.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ class Call:
 @frozen
 class Compiled:
     """
-    A kernel that the user brings compiled.
+    A compiled kernel that the user gives.
 
     Attributes:
         library: The shared library.
         ptx: Its PTX.
-        symbol: The function to call, without the ``__tvm_ffi_`` in front.
+        symbol: The function to call, without the prefix ``__tvm_ffi_``.
     """
 
     library: Path
@@ -102,13 +101,13 @@ def verify_file(
     """
     Run the cases of a file in the emulator, in every mode, and compare with their expected values.
 
-    This runs the file, and the host part of what is compiled: both must be trusted. Results are
-    written into the tensors of the cases.
+    This runs the file, and the host part of its kernels: both must be trusted. Results are written
+    to the tensors of the cases.
 
     Args:
         path: A file that defines ``verify_cases()``; see `jitgen.verify.cases.Case`.
-        arch: What to compile for, any GPU that compiler and emulator know: ``sm_100a``. Where the
-            kernel is `compiled`, its PTX says it.
+        arch: The target, any GPU that compiler and emulator support, such as ``sm_100a``. A
+            `compiled` kernel has the target of its PTX.
         compiled: The kernel of all cases; without it each case has an entry, which is compiled.
         modes: See `jitgen.emulate`.
         time_limit_s: Seconds that one mode of one case may take.
@@ -119,7 +118,7 @@ def verify_file(
         One for each kernel: for each entry with its types, sizes and constants.
 
     Raises:
-        ConfigError: The file raises, or what it says does not fit.
+        ConfigError: The file raises, or its cases do not fit its kernels.
         EmulationError: `arch` is unknown, or a kernel cannot be run. A fault of the kernel is part
             of the result.
         ToolchainError: A compiler is missing.

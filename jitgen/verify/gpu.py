@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-An emulated GPU for `jitgen.grouped_gemm`: its tests run without a GPU as they do on one.
-"""
+"""An emulated GPU for `jitgen.grouped_gemm`, so that tests run without a GPU."""
 
 from __future__ import annotations
 
@@ -33,10 +31,11 @@ def device(
     time_limit_s: float = TIME_LIMIT_S,
 ) -> Iterator[list[Report]]:
     """
-    Let `jitgen.grouped_gemm` run tensors in host memory on an emulated GPU, in this context.
+    Make `jitgen.grouped_gemm` run calls with tensors in host memory on an emulated GPU, in this
+    context.
 
     Selection, validation and cache are those of the real GPU. A kernel that is not in the cache is
-    compiled for the emulator alone, once in a process, and not published.
+    compiled only for the emulator, once per process, and not published.
 
     Args:
         arch: A GPU target.

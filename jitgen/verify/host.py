@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The `Host` that jitgen lends the emulator: its loader of native code, compiler driver and cache.
+The `Host` that jitgen gives the emulator: its loader of native code, compiler driver and cache.
 
 The emulator's stub runtime is stored there (`jitgen.verify.cached`). If the cache may not be
 written, each process compiles its own.

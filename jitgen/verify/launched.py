@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the host part of a kernel asks for when it launches, without running the kernel."""
+"""Finds the parameters of a kernel's launch from its host part, without running the kernel."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def verified(
     config: Config, arch: Arch, function: Callable[..., object], problem: Any = None
 ) -> Verification:
     """
-    Run a kernel with the problems that a kernel for a GPU is emulated with, and compare.
+    Run a kernel with the problems that are used for emulated kernels, and compare the results.
 
     Args:
         config: Its config.

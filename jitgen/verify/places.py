@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Places of wrong values in a result, and what these have in common.
+Describes the places of wrong values in a result, and what they have in common.
 
-A count says that a kernel is wrong; that it is every second column of the last tile of each group
-says why. So wrong values are listed tile by tile: a mistake in a kernel is a mistake in the work of
-a CTA.
+A number of wrong values does not explain a mistake; a pattern, such as every second column of the
+last tile of each group, does. So wrong values are listed tile by tile, because a CTA computes a
+tile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOWN_TILES = 4
 _SHOWN_INDICES = 6
 
 UNOWNED = -1
-"""Group of rows that no group owns."""
+"""Group number of rows of no group."""
 
 UNGROUPED = -2
 """Group of rows of a tensor that has no groups."""

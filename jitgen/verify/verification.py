@@ -2,7 +2,7 @@
 """
 Verifies one config: compiles it, emulates it in several modes, compares it with float64 sums.
 
-A kernel for the CPU is not emulated: it runs on this machine, which checks its results alone.
+A kernel for the CPU is not emulated: it runs on this machine, and only its results are checked.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class Trial:
         places: Where, in words, and what they have in common.
         frobenius: Error relative to the right result, in the Frobenius norm.
         largest: Largest error over the largest value.
-        report: What was found, mode by mode; None if the kernel did not come to its end, and if it
-            ran on this CPU.
+        report: The findings, mode by mode; None if the kernel did not finish, or ran on this CPU.
         fault: The fault that ended it.
         is_native: Whether it ran on this CPU.
     """
@@ -110,9 +109,9 @@ class Verification:
     Attributes:
         name: Its name.
         arch: Its target.
-        trials: Each problem with small integers, then the second, or the only one, with random
-            numbers, then those at the edges of a kernel's tiles, every third with random numbers,
-            until one is wrong.
+        trials: First each problem with small integers; then the second (or only) problem with
+            random numbers; then problems at the edges of a kernel's tiles, every third with random
+            numbers. It ends at the first wrong one.
         coverage: What they executed together, of each kernel.
         gaps: Instructions that must be executed and never were; empty if the caller chose the
             problem.
@@ -126,7 +125,7 @@ class Verification:
 
     @property
     def is_right(self) -> bool:
-        """Whether every trial is, and nothing that matters was left out."""
+        """Whether every trial is right, and no instruction that must be executed was left out."""
         return not self.gaps and all(trial.is_right for trial in self.trials)
 
     def to_json(self) -> dict[str, Any]:
@@ -153,26 +152,26 @@ def verify(
     """
     Run `config` in the emulator and compare its results with float64 sums.
 
-    A kernel for ``cpu`` runs on this machine, once with each of the problems, and nothing is said
-    of its accesses: `modes` and `time_limit_s` do not apply. A wrong access may end the process.
+    A kernel for ``cpu`` runs on this machine, once with each problem; its accesses are not checked,
+    and `modes` and `time_limit_s` do not apply. A wrong access may end the process.
 
-    Of a kernel for a GPU, small integers run in every mode. Random modes are slow: they run with
-    the first problem only, and not at all if the modes before prove it for every schedule; in
-    ``quick`` the further problems then run in the first mode alone. Random numbers run in the first
-    mode, for the numbers do not decide whether a schedule is right, and so do further sizes, at the
-    constants with which the kernel compares its numbers. The problems together must execute every
-    synchronisation, copy, matrix and store instruction of the kernel, unless there is a reason why
-    nothing can.
+    A kernel for a GPU runs problems with small integers in every mode. Random modes are slow: they
+    run only with the first problem, and not if the previous modes prove it for every schedule; in
+    ``quick`` the further problems then run only in the first mode. Problems with random numbers run
+    in the first mode, because the values do not decide whether a schedule is right; so do the sizes
+    around constants with which the kernel compares numbers. All problems together must execute
+    every synchronisation, copy, matrix and store instruction of the kernel, unless there is a
+    reason why it is unreachable.
 
     Args:
         config: What to verify.
         arch: The target.
-        problem: Sizes, or ``G:M:N:K`` for M rows in G groups (``G:M:I`` for
-            `silu_mul_quantize`), and then nothing is said of what it does not reach; None for sizes
-            that wrap every pipeline, have every kind of edge and reach everything.
+        problem: Sizes, or ``G:M:N:K`` for M rows in G groups (``G:M:I`` for `silu_mul_quantize`);
+            then unreached instructions are no error. None: sizes that wrap around every pipeline,
+            have every kind of edge and reach every instruction.
         modes: See `jitgen.emulate`.
-        artifact: The compiled kernel for a GPU; None compiles it, into a folder that is removed
-            again. A kernel for the CPU is that of the session: from its cache, or compiled into it.
+        artifact: The compiled kernel for a GPU; None: it is compiled into a temporary folder. A
+            kernel for the CPU is that of the session: from its cache, or compiled into it.
         time_limit_s: Seconds that one mode of one problem may take.
 
     Raises:
@@ -248,10 +247,10 @@ def gaps_of(coverage: Sequence[Coverage]) -> Iterator[Finding]:
 
 def samples_of(config: Config) -> Any:
     """
-    Return the module that makes calls to verify kernels of `config` with.
+    Return the module that makes sample calls for kernels of `config`.
 
     Raises:
-        ConfigError: Its operation has none.
+        ConfigError: Its operation has no samples.
     """
     name = operation(config.op).samples
     if not name:
@@ -261,7 +260,7 @@ def samples_of(config: Config) -> Any:
 
 def sizes_of(text: str, config: Config) -> Any:
     """
-    Return the sizes that `text` spells, as the operation of `config` defines them.
+    Return the sizes that `text` describes, for the operation of `config`.
 
     Raises:
         ConfigError: They are no sizes of the operation, it has no samples, or a size is too large

@@ -43,8 +43,8 @@ def mxfp8(
     everything else takes torch's operations. Nothing waits for the device.
 
     Args:
-        x: (M, K) activations, contiguous or, with `offs`, ragged; (G, M, K) masked ones; or
-            (G, N, K) weights. Any float type; K need not be a multiple of 32.
+        x: (M, K) activations, contiguous or, with `offs`, ragged; (G, M, K) masked ones; or (G, N,
+            K) weights. Any float type; K is any size.
         offs: (G,) int32, for ragged rows: as `grouped_gemm` takes it.
         masked_m: (G,) int32, for (G, M, K): how many rows of each matrix count; None: all.
         rounding: ``up``: the smallest power of two with which nothing is clipped, as serving
@@ -59,10 +59,10 @@ def mxfp8(
     Returns:
         q: Shape of `x`, float8_e4m3fn, row-major.
         scale: float8_e8m0fnu in atoms (see `jitgen.formats.atoms`): (blocks, ceil(S / 4), 512),
-            with G in front where `x` has it; S = ceil(K / 32), blocks = ceil(M / 128), or
-            (M + 127 G) // 128 with `offs`. `x` is near ``q[m, k] * 2**(scale - 127)``. Rows of no
-            group, from ``offs[-1]`` or ``masked_m[g]`` on, have any value in q and scale, and so
-            have rows of atoms that `x` has not.
+            with a leading G if `x` has one; S = ceil(K / 32), blocks = ceil(M / 128), or (M + 127
+            G) // 128 with `offs`. `x` is near ``q[m, k] * 2**(scale - 127)``. Rows of no group,
+            from ``offs[-1]`` or ``masked_m[g]`` on, have any value in q and scale, and so have rows
+            of atoms that `x` has not.
 
     Raises:
         InputError: An argument is not of this kind, or no kernel serves where `config` is given.
@@ -97,8 +97,8 @@ def mxfp4(
         config: As for `mxfp8`.
 
     Returns:
-        q: (..., K / 2) uint8, two values a byte; ``q.view(torch.float4_e2m1fn_x2)`` is the same to
-            `grouped_gemm`.
+        q: (..., K / 2) uint8, two values a byte; `grouped_gemm` also takes
+            ``q.view(torch.float4_e2m1fn_x2)``.
         scale: As of `mxfp8`.
 
     Raises:
@@ -134,10 +134,10 @@ def nvfp4(
         config: As for `mxfp8`.
 
     Returns:
-        q: (..., K / 2) uint8, two values a byte; ``q.view(torch.float4_e2m1fn_x2)`` is the same to
-            `grouped_gemm`.
+        q: (..., K / 2) uint8, two values a byte; `grouped_gemm` also takes
+            ``q.view(torch.float4_e2m1fn_x2)``.
         scale: float8_e4m3fn in atoms (see `jitgen.formats.atoms`): (blocks, ceil(S / 4), 512), with
-            G in front where `x` has it; S = ceil(K / 16), blocks = ceil(M / 128), or (M + 127 G) //
+            a leading G if `x` has one; S = ceil(K / 16), blocks = ceil(M / 128), or (M + 127 G) //
             128 with `offs`: ``amax / 6 / global_scale`` of its 16 values, rounded. Rows of no group
             as in `mxfp8`.
         global_scale: The given or computed factor, (1,) or (G,) float32. The product of those of a
