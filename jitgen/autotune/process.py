@@ -140,18 +140,19 @@ class Worker:
         """Wait for the process to end, and return in words how it ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GOODBYE_S)
-        if self._process.poll() is None:
+        if is_ending := self._process.poll() is None:
             self._kill()
-            return Lost("its process closed the connection")
         code, tail = self._process.returncode, self._tail()
+        last = (tail.splitlines() or [""])[-1].strip()
+        said = f": {last}" if last else ""
+        if is_ending:  # an exception's last words come before a slow end
+            return Lost(f"its process closed the connection{said}")
         is_passing = code == -signal.SIGKILL or says_passing(tail)  # the system's, out of memory
         if code < 0:
             known = {number.value: number.name for number in signal.Signals}
             name = known.get(-code, f"signal {-code}")
             return Lost(f"its process was killed by {name}", is_passing=is_passing)
-        last = (tail.splitlines() or [""])[-1].strip()
-        text = f"its process exited with status {code}" + (f": {last}" if last else "")
-        return Lost(text, is_passing=is_passing)
+        return Lost(f"its process exited with status {code}{said}", is_passing=is_passing)
 
     def _tail(self) -> str:
         size = self._log.seek(0, os.SEEK_END)

@@ -69,7 +69,9 @@ def kernel(
     and nothing is timed then; 3 if a kernel is not compiled and compiling is off.
     """
     from jitgen.cache import Store
+    from jitgen.verify import require_numpy
 
+    require_numpy()
     store = Store.open()
     contenders = [_contender(store, find(name, store, with_files=True)) for name in names]
     if repeated := [n for i, n in enumerate(names) if n in names[:i]]:

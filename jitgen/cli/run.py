@@ -147,7 +147,9 @@ def run(output: Output, file: Path, problem: str | None, modes: str, time_limit:
     from jitgen.bench import kernel as trying  # which imports torch
     from jitgen.cache import Store
     from jitgen.emulator import parse_modes
+    from jitgen.verify import require_numpy
 
+    require_numpy()
     chosen = [mode.name for mode in parse_modes(modes)]
     spec = edited.spec
     if problem is not None:
@@ -208,9 +210,7 @@ def _emulated(
         return None
     from jitgen.cli.verify import PRELOAD, TASK, rows_of
     from jitgen.compile import workers
-    from jitgen.verify import require_numpy
 
-    require_numpy()
     output.note("emulating it")
     task = {
         "config": edited.config.to_json(),

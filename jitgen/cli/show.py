@@ -328,6 +328,9 @@ def _resources(store: Store, named: Named, output: Output) -> tuple[_Resources, 
 def _dynamic_shared_bytes(store: Store, named: Named, entry: Entry, source: Source) -> int:
     """Return the dynamic shared memory of the launch, which machine code does not contain."""
     if EDITED in document_of(store, named):
+        from jitgen.verify import require_numpy
+
+        require_numpy()  # the emulator's stub runs the launch
         from jitgen.verify.launched import dynamic_shared_bytes
 
         return dynamic_shared_bytes(entry, source)

@@ -326,7 +326,9 @@ def _print(output: Output, rows: list[Row], modes: list[str], wall_s: float) -> 
             print_trouble(output, row)
     wrong = sum(not row.is_right for row in rows)
     verdict = f"{wrong} not right" if wrong else "all right"
-    how = f"in {counted(len(modes), 'mode')} ({', '.join(modes)})"
+    runs = [run for row in rows for trial in row.trials for run in trial["runs"]]
+    ran = [*dict.fromkeys([*modes, *(run["mode"] for run in runs)])]  # several devices have more
+    how = f"in {counted(len(ran), 'mode')} ({', '.join(ran)})"
     if modes == [NATIVE]:
         how = "on this CPU, which checks no access"
     output.note(f"{counted(len(rows), 'kernel')} {how}: {verdict} in {human_time(wall_s)}")

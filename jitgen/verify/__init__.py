@@ -40,9 +40,12 @@ __all__ = [
 
 
 def require_numpy() -> None:
-    """Raise ToolchainError if numpy is missing; no other part of jitgen needs it."""
+    """Raise ToolchainError if numpy, which only the emulator and checks of kernels need, is missing."""
     if importlib.util.find_spec("numpy") is None:
-        raise ToolchainError("the emulator needs numpy; run: pip install 'jitgen[emulator]'")
+        raise ToolchainError(
+            "numpy is missing, which the emulator and checks of kernels need; "
+            "run: pip install 'jitgen[emulator]'"
+        )
 
 
 __getattr__ = importing(

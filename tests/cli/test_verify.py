@@ -232,9 +232,11 @@ def test_what_is_refused(jitgen: Jitgen, processes: Processes, words: str, compl
     assert not processes.tasks
 
 
+@pytest.mark.parametrize("command", ["verify", "run", "bench kernel"])
 def test_without_numpy(
-    jitgen: Jitgen, processes: Processes, monkeypatch: pytest.MonkeyPatch
+    jitgen: Jitgen, processes: Processes, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
+    """The process that checks a kernel used to end, which was all that its caller said."""
     import importlib.util
 
     found = importlib.util.find_spec
@@ -242,7 +244,7 @@ def test_without_numpy(
         importlib.util, "find_spec", lambda name, *a: None if name == "numpy" else found(name, *a)
     )
 
-    done = jitgen("verify", NAME)
+    done = jitgen(command, NAME)
 
     assert done.code == 1
     assert "pip install 'jitgen[emulator]'" in done.err

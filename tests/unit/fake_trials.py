@@ -69,8 +69,16 @@ def _leave(words: str, status: int) -> None:
     os._exit(status)
 
 
+def _linger() -> None:
+    """Close the connection and take long to end, as an interpreter with torch in it does."""
+    print("its last words", flush=True)
+    os.closerange(3, 100)
+    time.sleep(600)
+
+
 _ENDS: dict[str, Callable[[], object]] = {
     "hang": lambda: time.sleep(600),
+    "linger": _linger,
     "die": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "leave": lambda: _leave("its last words", 3),

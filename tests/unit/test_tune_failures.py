@@ -31,6 +31,7 @@ class TestFailures:
             ("hang", "it did not end within 1 s"),
             ("die", "its process was killed by SIGSEGV"),
             ("leave", "its process exited with status 3: its last words"),
+            ("linger", "its process closed the connection: its last words"),
             ("wrong", "its result is wrong by 1 of the largest value"),
             ("raise", "ValueError: an odd value"),
         ],
