@@ -39,7 +39,7 @@ REPLACED = {
     r"bundle export PLAN -o FILE": "bundle export service.toml --arch cpu -o kernels.tar",
     r"bundle export deepseek-v3 --arch \S+": "bundle export service.toml --arch cpu",
     r"A B": f"{HOST} my.py",
-    r"DIR_A DIR_B": "installed installed",
+    r"DIR_A DIR_B|OLD/templates templates": "installed installed",
     r"\$?NAME": HOPPER,
     r"(?<=--arch )ARCH": "sm_90a",
     r"(?<=--arch )" + HOPPER: "sm_90a",

@@ -74,6 +74,9 @@ def test_the_same_on_hopper(tmp_path: Path, kernel_root: Path) -> None:
     assert [state(step, out) for step in ("compile", "emulate", "check")] == [
         *("ok", "right", "skipped"),
     ]
+    counted = re.search(r"executed .* instructions that matter", out)
+    assert counted is not None
+    assert counted[0] in PAGE
     assert re.search(r"^source +differs +\+1 -1 lines", out, re.MULTILINE)
     assert re.search(r"^mbarriers +28 +16$", out, re.MULTILINE)
     assert out.endswith("True\n1\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 from tests.third_party import installing
@@ -143,6 +144,25 @@ def test_a_copy_with_the_old_name_is_refused(tmp_path: Path) -> None:
     assert done.code == 2, done.out
     said = "TARGET of jitgen/targets/twin calls itself 'cpu'; it must have the name of its folder"
     assert said in done.err
+
+
+def test_the_first_commands_of_the_document_make_a_target(tmp_path: Path) -> None:
+    """They used to copy a folder and leave the old name in it, which is refused."""
+    copy = tmp_path / "jitgen"
+    shutil.copytree(ROOT / "jitgen", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (ROOT / "docs" / "adding-a-target.md").read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    end = next(i for i, line in enumerate(lines) if line.startswith("jitgen "))
+    subprocess.run(["bash", "-ec", "\n".join(lines[:end])], cwd=tmp_path, check=True, timeout=60)
+    use = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom jitgen.cli import main\n"
+    done = installing.run(
+        tmp_path, use + "sys.exit(main.run('configs --arch mine --op combine --all'.split()))"
+    )
+
+    assert lines[end] == "jitgen configs --arch $NAME --all"
+    assert done.code == 0, done.err
+    assert "combine_bf16_mine " in done.out
+    assert "E_WEIGHTED" in done.out
 
 
 def test_the_document_is_linked() -> None:

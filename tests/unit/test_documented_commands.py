@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,3 +112,50 @@ def test_every_command_with_json_is_described() -> None:
         assert whole in words or (path[0] == "bench" and "bench" in words), (
             f"docs/json.md says nothing of {whole}"
         )
+
+
+class _Taken(Exception):
+    """The words of a command line were parsed."""
+
+
+OF_A_CHECKOUT = sorted(
+    {
+        (module, " ".join(words.split()))
+        for page in PAGES
+        for module, words in re.findall(
+            r"(?:`|^    |^\$ )python -m (tests\.[\w.]+) +(\w[^#\n&;|`]*|-[^#\n&;|`]*)",
+            documents.text(page),
+            re.MULTILINE,
+        )
+    }
+)
+
+
+def test_programs_of_a_checkout_are_found() -> None:
+    assert ("tests.ptx", "check ~/before.json") in OF_A_CHECKOUT
+    assert len(OF_A_CHECKOUT) > 10
+
+
+@pytest.mark.parametrize(("module", "words"), OF_A_CHECKOUT)
+def test_programs_of_a_checkout_take_their_words(
+    module: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page used to name `python -m tests.ptx check` without the file that it needs."""
+    found = importlib.util.find_spec(module)
+    if found is not None and found.submodule_search_locations is not None:
+        found = importlib.util.find_spec(f"{module}.__main__")
+    assert found is not None, f"there is no {module}"
+    assert found.origin is not None
+    if "parse_args(" not in Path(found.origin).read_text(encoding="utf-8"):
+        return
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_only(self: argparse.ArgumentParser, *given: Any) -> None:
+        parse(self, *given)
+        raise _Taken
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+    numbers = re.sub(r"\b[A-Z]\b", "1", words)
+    monkeypatch.setattr(sys, "argv", [module, *shlex.split(numbers)])
+    with pytest.raises(_Taken):
+        runpy.run_module(found.name, run_name="__main__")
