@@ -84,6 +84,16 @@ def test_a_generated_file_carries_its_config(arch: Arch, many: int) -> None:
         assert Config.from_json(json.loads(document)) == config
 
 
+@pytest.mark.sampled(2)
+@MANY
+@pytest.mark.parametrize("arch", EACH)
+def test_two_blank_lines_stand_before_a_definition(arch: Arch, many: int) -> None:
+    """A line statement of Jinja takes the blank lines behind it: two kernels had none there."""
+    close = re.compile(r"^(?![@#]).*\S.*\n\n?(?=@|def |class )", re.MULTILINE)
+    for config, text in _rendered(arch, many):
+        assert [config.name(arch), *close.findall(text)] == [config.name(arch)]
+
+
 @pytest.mark.parametrize(
     "document",
     ['{"a":1}\nimport os', '{"a":"b c"}', "{}#", '{"a":"\\n"}', '{"é":1}', "{'a':1}", ""],
