@@ -40,7 +40,7 @@ __all__ = [
 
 
 def require_numpy() -> None:
-    """Raise ToolchainError if numpy, which only the emulator and checks of kernels need, is missing."""
+    """Raise ToolchainError if numpy is missing, which the emulator and checks of kernels need."""
     if importlib.util.find_spec("numpy") is None:
         raise ToolchainError(
             "numpy is missing, which the emulator and checks of kernels need; "
