@@ -38,7 +38,7 @@ SIZES = {
     "dispatch": "3:2:72:3",
     "grouped_gemm": "3:40:136:256",
     "grouped_gemm_wgrad": "3:40:136:256",
-    "moe_decode": "3:2:4:128:128",
+    "moe_decode": "2:2:3:128:128",
     "moe_fc2_dense": "3:5:72:256",
     "permute_quantize": "3:20:256:4",
     "quantize": "3:40:256",

@@ -52,15 +52,15 @@ torch stay for good, and to look at them again and again took half of the time o
 """
 
 
-_FIRST, _OF_MORE = 2, 6
-"""Of the cases of one test a push runs the first two, and of those behind them every sixth."""
+_FIRST, _OF_MORE = 2, 12
+"""Of the cases of one test a push runs the first two, and of those behind them every twelfth."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Leave most cases of a test that has many to the night: all but every n-th of one that is marked
-    `sampled(n)`, else all but the first two and every sixth.
+    `sampled(n)`, else all but the first two and every twelfth.
     """
     cases: Counter[str] = Counter()
     for item in items:
@@ -75,8 +75,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Collect garbage again, but never look at what was there before the first test."""
+    """Collect garbage again, seldom, and never look at what was there before the first test."""
     gc.freeze()
+    gc.set_threshold(10_000)
     gc.enable()
 
 
@@ -143,3 +144,15 @@ def kernel_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = base / "kernels"
     root.mkdir(mode=0o700, exist_ok=True)
     return root
+
+
+@pytest.fixture
+def shared_cache(
+    cache_root: Path, kernel_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Compile a kernel once for all tests of a session, and load it anew for each."""
+    monkeypatch.setenv("JITGEN_CACHE_DIR", str(kernel_root))
+    current.get().reset()
+    current.get().memo.clear()
+    yield
+    current.get().memo.clear()

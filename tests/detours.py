@@ -37,7 +37,7 @@ b = torch.ones(groups, n, k).to(torch.float8_e4m3fn)
 a_scale, b_scale = torch.ones(k // 128, groups * rows).T, torch.ones(groups, 1, k // 128)
 offs = torch.arange(rows, groups * rows + 1, rows, dtype=torch.int32)
 
-entered = set()
+entered, root = set(), sys.argv[1]
 
 def is_import(frame):
     while frame is not None:
@@ -48,7 +48,9 @@ def is_import(frame):
 
 def note(frame, event, _):
     code = frame.f_code
-    if event == "call" and code.co_name != "<module>" and code.co_filename not in entered:
+    if event != "call" or not code.co_filename.startswith(root):
+        return  # most calls are torch's and the compiler's
+    if code.co_name != "<module>" and code.co_filename not in entered:
         if not is_import(frame):
             entered.add(code.co_filename)
 
@@ -71,7 +73,7 @@ def entered(cache_dir: Path) -> list[str]:
         "JITGEN_ARCH": "cpu",
         "JITGEN_COMPILE": "process",
     }
-    command = [sys.executable, "-c", _SCRIPT]
+    command = [sys.executable, "-c", _SCRIPT, str(_ROOT)]
     text = subprocess.run(
         command, env=environment, cwd=_ROOT, check=True, capture_output=True, text=True, timeout=300
     ).stdout

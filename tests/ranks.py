@@ -322,10 +322,13 @@ def _first(extra: dict[str, Tensor]) -> dict[str, Tensor]:
 def several(rank: int, ranks: int) -> None:
     """Do what needs no processes of its own: these take seconds to start."""
     refused(rank, ranks)
+    layers(rank, ranks, "block128")
+    invariant(rank, ranks, "block128")
     calls(rank, ranks)
     same_bits(rank, ranks)
     moves(rank, ranks, "block128")
     vllm_ranks(rank, ranks)
+    masking(rank, ranks)
     late(rank, ranks)
     no_room(rank)
 

@@ -118,6 +118,7 @@ def test_a_run_is_saved(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.usefixtures("shared_cache")
 def test_a_layer_that_processes_share(jitgen: Jitgen) -> None:
     done = jitgen("bench layer --ranks 2 --tokens 3 --rounds 2 --json")
     rows = done.document["rows"]

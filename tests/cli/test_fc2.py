@@ -83,6 +83,7 @@ CASE = replace(SMALL, ratios=(suite._predicted(SMALL.problem, Arch.CPU),))
 
 
 @needs.compiler
+@pytest.mark.usefixtures("shared_cache")
 def test_bench(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
     """One small case on this machine's CPU: every side, right before it is timed."""
     monkeypatch.setattr(runner, "has_gpu", lambda: False)
@@ -102,6 +103,7 @@ def test_bench(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs.compiler
+@pytest.mark.usefixtures("shared_cache")
 def test_bench_refuses_to_time_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "has_gpu", lambda: False)
 

@@ -40,7 +40,7 @@ def test_what_is_considered_is_legal_and_beside_what_is_listed() -> None:
 
 
 @needs.compiler
-@pytest.mark.usefixtures("kernel_root")
+@pytest.mark.usefixtures("shared_cache")
 def test_every_side_is_right_before_it_is_timed() -> None:
     short = replace(suite.suite(), rounds=1)
     rows = [
@@ -62,7 +62,7 @@ STEP = training.Case(tokens=20, experts=4, top_k=2, hidden=64, intermediate=32)
 
 
 @needs.compiler
-@pytest.mark.usefixtures("kernel_root")
+@pytest.mark.usefixtures("shared_cache")
 def test_every_step_is_right_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training.torch, "compile", lambda layer, **_: layer)
     short = replace(suite.suite(), rounds=1)
@@ -78,7 +78,7 @@ def test_every_step_is_right_before_it_is_timed(monkeypatch: pytest.MonkeyPatch)
 
 
 @needs.compiler
-@pytest.mark.usefixtures("kernel_root")
+@pytest.mark.usefixtures("shared_cache")
 @pytest.mark.parametrize("place", range(len(training.NAMES)))
 def test_a_wrong_gradient_is_not_timed(place: int) -> None:
     operands = training.Operands(STEP, "cpu")
@@ -91,7 +91,7 @@ def test_a_wrong_gradient_is_not_timed(place: int) -> None:
 
 
 @needs.compiler
-@pytest.mark.usefixtures("kernel_root")
+@pytest.mark.usefixtures("shared_cache")
 @pytest.mark.parametrize("product", suite.PRODUCTS)
 def test_what_is_wrong_is_not_timed(product: str) -> None:
     """One value of one group is off by a few units in the last place."""

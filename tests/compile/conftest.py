@@ -15,20 +15,7 @@ from jitgen.cache import Store
 from jitgen.compile import isolated
 from jitgen.events import Event
 from jitgen.runtime.loader import KernelLoader
-from jitgen.runtime.session import current
 from tests.compile.fallback_calls import NEIGHBOUR
-
-
-@pytest.fixture
-def shared_cache(
-    cache_root: Path, kernel_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """Compile a kernel once for all tests of a session, and load it anew for each."""
-    monkeypatch.setenv("JITGEN_CACHE_DIR", str(kernel_root))
-    current.get().reset()
-    current.get().memo.clear()
-    yield
-    current.get().memo.clear()
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def test_on_the_cpu(kernel: ActivationBackwardConfig, is_exact: bool) -> None:
 
 
 @every_kernel
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 def test_emulated(kernel: ActivationBackwardConfig) -> None:
     """On sm_90a, with few warps, which all get several tiles."""
     tiling = replace(kernel.tiling, threads=64, ctas_per_sm=1)

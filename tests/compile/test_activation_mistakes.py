@@ -132,7 +132,7 @@ def test_every_formula_has_mistakes() -> None:
     assert EDITS.keys() == set(Activation) - {Activation.SWIGLU, Activation.SWIGLU_OAI}
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_found(programs: Programs, mistake: Mutation) -> None:
     assert is_found_by_verify(programs[mistake.program], mistake)

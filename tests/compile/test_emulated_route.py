@@ -86,7 +86,7 @@ class TestEveryKernel:
 
         assert found.is_right, found.to_json()
 
-    @pytest.mark.sampled(5)
+    @pytest.mark.sampled(10)
     @pytest.mark.parametrize("tokens", [1, 2, 7, 300])
     def test_few_tokens_and_many(self, config: RouteConfig, tokens: int) -> None:
         """CTAs without a token, warps with one pair, and with more than 32."""

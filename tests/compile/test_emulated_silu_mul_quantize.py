@@ -72,7 +72,7 @@ class TestEveryKernel:
             assert case.wrong(is_exact=is_exact) == "", (rows, columns)
             assert report.is_clean, report.findings
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(9)
     def test_infinities_and_nan(self, kernel: SiluMulQuantizeConfig) -> None:
         case = special(kernel)
         emulated(case, tiling_of(kernel), modes="eager")
@@ -97,7 +97,7 @@ def test_ties_go_to_the_even_value(kernel: SiluMulQuantizeConfig) -> None:
     assert case.wrong(is_exact=True) == ""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "tiling",
     [
@@ -127,7 +127,7 @@ def test_rows_that_are_held() -> None:
     assert report.is_clean, report.findings
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("activation", Activation)
 def test_y_is_accurate(activation: Activation, step: int) -> None:

@@ -177,7 +177,7 @@ class TestActivations:
 
 
 class TestPlans:
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(9)
     @pytest.mark.parametrize("name", sorted(FEW))
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
     def test_they_hold_all_that_is_asked_for(self, name: str, dtype: torch.dtype) -> None:

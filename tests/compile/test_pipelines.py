@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 
 from jitgen.codegen.render import render
-from jitgen.compile import compiler
 from jitgen.config import Config
+from jitgen.verify.artifacts import compiled
 from tests import needs
 
-pytestmark = [needs.compiler]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 KERNELS = (
     "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a",
@@ -57,8 +57,7 @@ def of_ptx(ptx: str) -> Counter[int]:
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_table_says_what_barriers_count(name: str) -> None:
     source = render(*Config.parse(name))
-    ptx = compiler.compile_source(source, wants_ptx=True, links=False).ptx
-    said, found = of_table(source.text), of_ptx(ptx)
+    said, found = of_table(source.text), of_ptx(compiled(source).ptx)
     if "_twocta_" in name:
         said[OF_TENSOR_MEMORY] += 1
 

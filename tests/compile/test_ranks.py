@@ -141,7 +141,7 @@ def test_a_wait_comes_to_its_limit(mode: str, step: str) -> None:
     assert rounds.late(layer.states[0]) == rounds.Late(step, 1, 1)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("mistake", "op"), cases_of([*MISTAKES, *EXPERT_MISTAKES]), ids=str)
 def test_a_mistake_is_found(mistake: Mistake, op: str) -> None:
     found = mistake.found_in(op)

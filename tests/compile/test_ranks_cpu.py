@@ -22,10 +22,8 @@ from tests.moe_cases import make
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 
-@pytest.mark.parametrize(
-    ("form", "number"),
-    [("block128", 2), ("bf16", 4), pytest.param("row", 3, marks=pytest.mark.nightly)],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("form", "number"), [("block128", 2), ("bf16", 4), ("row", 3)])
 def test_they_give_what_one_gives(form: str, number: int, tmp_path: Path) -> None:
     """
     By shared memory and by collectives, for different numbers of tokens, none included, and more
@@ -36,9 +34,10 @@ def test_they_give_what_one_gives(form: str, number: int, tmp_path: Path) -> Non
 
 def test_two_processes_share_a_layer_in_every_way(tmp_path: Path) -> None:
     """
-    Windows and collectives give the same bits; `jitgen.moe` does as a layer does; experts move
-    while the layer serves; vLLM's tokens travel; a late rank is named. What is wrong is refused, by
-    every rank before it sends anything.
+    It gives what one process gives, and invariant layers its bits. Windows and collectives give the
+    same bits; `jitgen.moe` does as a layer does; experts move while the layer serves; vLLM's tokens
+    travel; a late rank is masked and comes back, or is named. What is wrong is refused, by every
+    rank before it sends anything.
     """
     ranks.run(ranks.several, 2, tmp_path)
 
@@ -53,14 +52,14 @@ def test_torch_compile_has_a_layer_of_ranks_as_one_operation(number: int, tmp_pa
     ranks.run(ranks.traced, number, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("form", "number"), [("block128", 4), pytest.param("bf16", 3, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("form", "number"), [("block128", 4), ("bf16", 3)])
 def test_invariant_bits_are_those_of_one_rank(form: str, number: int, tmp_path: Path) -> None:
     """They depend on neither the number of ranks, the rank of a token nor the tokens beside it."""
     ranks.run(ranks.invariant, number, tmp_path, form)
 
 
+@pytest.mark.nightly
 def test_a_late_rank_is_masked_and_comes_back(tmp_path: Path) -> None:
     ranks.run(ranks.masking, 3, tmp_path)
 

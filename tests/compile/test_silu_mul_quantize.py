@@ -27,7 +27,7 @@ SIZES = [
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=ID)
 class TestEveryKernel:
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(16)
     @pytest.mark.parametrize("is_exact", [True, False])
     def test_right(self, kernel: SiluMulQuantizeConfig, is_exact: bool) -> None:
         """Equal bits where y is the same however exp() is computed, else a step now and then."""

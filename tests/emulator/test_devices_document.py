@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -221,15 +219,10 @@ def test_no_json(tmp_path: Path) -> None:
         read_document(path)
 
 
-def test_as_a_command(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "jitgen.emulator", str(written(tmp_path)), "--modes", "eager"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "exchange (sm_90a): clean" in done.stdout
+def test_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(written(tmp_path)), "--modes", "eager"]) == 0
+
+    assert "exchange (sm_90a): clean" in capsys.readouterr().out
 
 
 def test_every_key_is_described() -> None:

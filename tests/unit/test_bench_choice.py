@@ -167,7 +167,7 @@ def test_what_is_lost() -> None:
 
 
 @needs.compiler
-@pytest.mark.usefixtures("kernel_root")
+@pytest.mark.usefixtures("shared_cache")
 def test_candidates_are_checked_before_they_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     configs = kernels_of([SMALL], Arch.CPU)[:2]
     monkeypatch.setattr(run, "kernels_of", lambda *_: configs)

@@ -135,7 +135,7 @@ def before() -> Iterator[Callable[[tuple[Config, Arch]], Any]]:
     forget()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("module", "name", "value", "kernels"),
     list(constants()),
