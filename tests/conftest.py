@@ -39,9 +39,11 @@ person who runs the tests, nor that person's cache.
 """
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 """
-Threads of torch sleep between operations: theirs are small here, and to wait for the next one in a
-loop, as they do by default, took more of the cores than the operations. Read when torch is loaded.
+Operations of torch are small here: to wake a second thread for one takes a tenth of the tests' time
+on the CPU, and threads that wait in a loop, as they do by default, took more than the operations.
+Read when torch is loaded.
 """
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Legal configs really compile, and nothing of them spills: a few with every push that have between
-them all that changes a kernel's structure; at night more, with every pair of that and every number,
-and a spread sample.
+Legal configs really compile, and nothing of them spills: with every push a few of one target that
+have between them all that changes a kernel's structure; at night those of all targets, more, with
+every pair of that and every number, and a spread sample.
 """
 
 from __future__ import annotations
