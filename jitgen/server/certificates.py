@@ -56,11 +56,10 @@ def check_certificates(listen: Listen) -> None:
                 context.load_cert_chain(files.certificate, files.certificate_key)
             except ssl.SSLError as error:
                 raise BadDocument(
-                    f"{listen.certificate} and {listen.certificate_key} are no certificate and its "
-                    f"key in PEM ({error})"
+                    f"certificate and certificate_key are no certificate and its key, PEM ({error})"
                 ) from error
             try:
                 if files.client_ca is not None:
                     context.load_verify_locations(files.client_ca)
             except ssl.SSLError as error:
-                raise BadDocument(f"{listen.client_ca} has no certificates ({error})") from error
+                raise BadDocument(f"client_ca has no certificates, PEM ({error})") from error

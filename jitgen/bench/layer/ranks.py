@@ -101,10 +101,10 @@ def rows(ranks: int, experts: Sequence[int], tokens: Sequence[int], rounds: int)
     count = torch.cuda.device_count()
     if 0 < count < ranks:
         raise NoDevice(f"{ranks} ranks need as many GPUs ({count} are here)")
-    return _measured(ranks, *plan(ranks, experts, tokens, is_gpu=count > 0), rounds)
+    return _spawned(ranks, *plan(ranks, experts, tokens, is_gpu=count > 0), rounds)
 
 
-def _measured(ranks: int, case: Case, numbers: Sequence[int], rounds: int) -> Iterator[Row]:
+def _spawned(ranks: int, case: Case, numbers: Sequence[int], rounds: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="jitgen-ranks-") as folder:
         try:
             spawn(_rank, (ranks, folder, case, numbers, rounds), nprocs=ranks)
