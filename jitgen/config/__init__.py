@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions of kernels: pure data, no torch, no cutlass, no input or output."""
+"""Descriptions of kernels: pure data, without torch, cutlass, input or output."""
 
 from jitgen.config.config import BLayout, Config, DType, Layout, Numerics, ScaleGranularity
 from jitgen.config.plugins import Arch

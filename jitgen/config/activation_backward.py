@@ -26,11 +26,11 @@ class Tiling(Part):
     A thread takes 8 columns at a time, a warp `rows` x 256 columns.
 
     Attributes:
-        rows: Rows of a tile, whose loads are all under way at once.
+        rows: Rows of a tile; their loads are in flight at the same time.
         threads: Threads of a CTA.
-        ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
-        is_persistent: Whether as many CTAs as the GPU holds walk over all tiles; otherwise every
-            few tiles have a CTA.
+        ctas_per_sm: CTAs on one SM, which limits their registers.
+        is_persistent: Whether the launch has as many CTAs as fit on the GPU, which loop over all
+            tiles; otherwise it has one CTA for every few tiles.
     """
 
     rows: int = of(int, default=2, word="r")
@@ -47,7 +47,7 @@ class ActivationBackwardConfig(TiledConfig):
     Attributes:
         layout: How rows belong to groups.
         activation: Function of a gate and an up, or of a value without a gate.
-        interleaved: Whether gates and ups take turns; else all gates come first.
+        interleaved: Whether gates and ups alternate; otherwise all gates come first.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -65,7 +65,7 @@ class ActivationBackwardConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         tiling = self.tiling
         text = f"{tiling.rows} rows, {tiling.threads} threads x {tiling.ctas_per_sm}"
         return text + " once" * (not tiling.is_persistent)
@@ -83,12 +83,12 @@ class ActivationBackwardProblem(GroupedRows):
 
     Attributes:
         layout: How rows belong to groups.
-        groups: Number of groups; 1 for the contiguous layout, whose calls do not know it, so that
-            all rows count as one group's.
-        m: Rows in all; for the masked layout those that are expected to be valid, over all groups.
-        n: Columns of the activation, I: half of those of x where there are gates.
+        groups: Number of groups; 1 for the contiguous layout, whose calls do not know the number,
+            so all rows count as one group.
+        m: Total rows; for the masked layout, the expected number of valid rows in all groups.
+        n: Columns of the activation, I: half of those of x if there are gates.
         activation: Function of a gate and an up, or of a value without a gate.
-        interleaved: Whether gates and ups take turns.
+        interleaved: Whether gates and ups alternate.
     """
 
     op: ClassVar[str] = "activation_backward"
@@ -120,7 +120,7 @@ class ActivationBackwardProblem(GroupedRows):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         words = [str(self.layout), str(self.activation)] + ["interleaved"] * self.interleaved
         return f"{'_'.join(words)}_g{self.groups}_m{self.m}_n{self.n}"
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Config and problem of `add_lora`. The config is what changes a kernel's source (which row of x a row
-is made from, how work is shared); the problem is the sizes of one call, for which a config is
-chosen.
+Config and problem of `add_lora`. The config is what changes a kernel's source (whether x has a row
+for each token or for each row, how work is shared); the problem is the sizes of one call, for which
+a config is chosen.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
 
 RANKS = (8, 16, 32, 64)
-"""Ranks that there are kernels for; an adapter of another rank is filled up with zeros."""
+"""Ranks with kernels; adapters of other ranks must be padded with zeros."""
 
 MOST_PARTS = 2
-"""Parts of the columns, each with values of its own between a and b: gates and ups."""
+"""Number of parts of the columns; each has separate values between a and b: gates and ups."""
 
 
 @frozen
@@ -26,11 +26,11 @@ class Tiling(Part):
     """
     How a GPU's threads share the work; default values do not appear in a kernel's name.
 
-    Of 32 rows that follow each other, those with one adapter and one expert have a CTA.
+    Among 32 consecutive rows, those with the same adapter and expert share a CTA.
 
     Attributes:
         threads: Threads of a CTA.
-        ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
+        ctas_per_sm: CTAs on one SM, which limits their registers.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
     """
@@ -63,7 +63,7 @@ class AddLoraConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         tiling = self.tiling
         return f"{tiling.threads} threads x {tiling.ctas_per_sm}"
 
@@ -127,7 +127,7 @@ class AddLoraProblem(UngroupedTokens):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         words = f"{self.parts}x{self.rank}_l{self.adapters}_e{self.experts}"
         words += "_byrow" * self.by_row
         return f"add_lora_{words}_m{self.m}_n{self.n}_k{self.k}_top{self.top_k}"

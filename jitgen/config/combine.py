@@ -29,9 +29,9 @@ class Tiling(Part):
         rows: Tokens of a tile.
         loads: Rows of each of them whose loads are all under way at once.
         threads: Threads of a CTA.
-        ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
-        is_persistent: Whether as many CTAs as the GPU holds walk over all tiles; otherwise every
-            few tiles have a CTA.
+        ctas_per_sm: CTAs on one SM, which limits their registers.
+        is_persistent: Whether the launch has as many CTAs as fit on the GPU, which loop over all
+            tiles; otherwise it has one CTA for every few tiles.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
     """
@@ -51,7 +51,7 @@ class CombineConfig(TiledConfig):
 
     Attributes:
         has_shared: Whether a shared expert's rows are added.
-        is_weighted: Whether each of these has a weight.
+        is_weighted: Whether each row of the shared expert has a weight.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -69,7 +69,7 @@ class CombineConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         tiling = self.tiling
         text = f"{tiling.rows} rows x {tiling.loads} loads, {tiling.threads} threads"
         return f"{text} x {tiling.ctas_per_sm}" + " persistent" * tiling.is_persistent
@@ -92,7 +92,7 @@ class CombineProblem(UngroupedTokens):
         n: Columns.
         top_k: Rows of a token.
         has_shared: Whether a shared expert's rows are added.
-        is_weighted: Whether each of these has a weight.
+        is_weighted: Whether each row of the shared expert has a weight.
     """
 
     op: ClassVar[str] = "combine"
@@ -120,7 +120,7 @@ class CombineProblem(UngroupedTokens):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         words = "_shared" * self.has_shared + "_weighted" * self.is_weighted
         return f"combine_m{self.m}_n{self.n}_top{self.top_k}{words}"
 

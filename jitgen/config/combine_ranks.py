@@ -23,9 +23,9 @@ class CombineRanksConfig(TiledConfig):
 
     Attributes:
         has_shared: Whether a shared expert's rows are added.
-        is_weighted: Whether each of these has a weight.
+        is_weighted: Whether each row of the shared expert has a weight.
         can_mask: Whether a rank that is late is left out from then on.
-        of_experts: Whether ranks send the row of each expert, not the sum of those that they have.
+        of_experts: Whether ranks send the row of each expert instead of the sum of their rows.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -45,7 +45,7 @@ class CombineRanksConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         return self.tiling.short
 
     @property
@@ -64,13 +64,13 @@ class CombineRanksProblem(UngroupedTokens):
     One call of `combine_ranks`: (m, n) of every rank to each of them.
 
     Attributes:
-        m: Rows that each rank has room for.
+        m: Rows of each rank in the buffers.
         n: Columns.
         ranks: Ranks.
         has_shared: Whether a shared expert's rows are added.
-        is_weighted: Whether each of these has a weight.
+        is_weighted: Whether each row of the shared expert has a weight.
         can_mask: Whether a rank that is late is left out from then on.
-        of_experts: Whether ranks send the row of each expert, not the sum of those that they have.
+        of_experts: Whether ranks send the row of each expert instead of the sum of their rows.
     """
 
     op: ClassVar[str] = "combine_ranks"
@@ -101,7 +101,7 @@ class CombineRanksProblem(UngroupedTokens):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         words = "_shared" * self.has_shared + "_weighted" * self.is_weighted
         words += "_mask" * self.can_mask + "_experts" * self.of_experts
         return f"combine_ranks_m{self.m}_n{self.n}_ranks{self.ranks}{words}"

@@ -3,9 +3,9 @@
 The config of a kernel: everything that changes the generated source, and nothing else.
 
 Sizes (rows, columns, the number of groups, the number of SMs) are never part of it: one kernel
-serves every shape. Here are its words (element types, scale granularities, layouts), the parts that
-it is made of, checked when they are made, and its one exact JSON form. Which fields there are, each
-operation says for itself.
+serves every shape. This module has its vocabulary (element types, scale granularities, layouts),
+the base class of its parts, which checks their values, and its exact JSON form. Each operation
+defines its own fields.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class DType(grammar.Vocabulary):
     E4M3 = "e4m3"
 
     E4M3X2 = "e4m3x2"
-    """bfloat16 as two e4m3 parts, a row of high ones and a row of low ones; of a alone."""
+    """bfloat16 as two e4m3 parts, a row of high parts and a row of low ones; only for a."""
 
     E2M1 = "e2m1"
 
     INT4 = "int4"
-    """-8 to 7; of prepacked weights alone."""
+    """-8 to 7; only for prepacked weights."""
 
     BF16 = "bf16"
     F16 = "f16"
@@ -103,7 +103,7 @@ class ScaleGranularity(grammar.Vocabulary):
     """One bfloat16 or float16 for each 1x128 of b, prepacked in its blocks."""
 
     NONE = "none"
-    """No scales: of a alone, which is bfloat16."""
+    """No scales; only for an a of bfloat16."""
 
     @property
     def operands(self) -> tuple[DType, ...]:
@@ -121,7 +121,7 @@ FLOAT_SCALES = (ScaleGranularity.TENSOR, ScaleGranularity.ROW, ScaleGranularity.
 """Granularities of float32 scales."""
 
 SCALES = (*FLOAT_SCALES, ScaleGranularity.MX32, ScaleGranularity.NV16)
-"""Granularities of scales that are a tensor of their own, as b can have them."""
+"""Granularities of b's scales that are a separate tensor."""
 
 
 class Layout(grammar.Vocabulary):
@@ -141,23 +141,26 @@ class BLayout(StrEnum):
     """
     How b lies in memory.
 
-    `PLAIN` and `N_MAJOR` are strides of a tensor, in which nothing was moved. All others are
-    weights that were reordered once, when they were loaded, for the way in which Hopper's kernels
-    read them: see `jitgen.formats.prepacked`. They tell how a kernel uses the scales. The digit is
-    the version of the layout: weights of another one are refused.
+    `PLAIN` and `N_MAJOR` are strides of an ordinary tensor. All others are weights that were
+    reordered when they were loaded, for Hopper's kernels: see `jitgen.formats.prepacked`. They say
+    how a kernel applies the scales. The digit is the version of the layout: weights of other
+    versions are refused.
 
-    A NaN among scales costs kernels nothing. That of a power of two stays the byte 255, which they
-    decode to infinity, and the values that it is for are zeros, so that the product is a NaN.
+    A NaN among scales takes no time in kernels. A NaN of a power of two stays the byte 255, which
+    kernels decode to infinity, and its values are set to zero, so the product is a NaN.
     """
 
     PLAIN = "plain"
-    """(G, N, K), as it was quantised, K contiguous."""
+    """(G, N, K), K contiguous, not reordered."""
 
     EXACT1 = "exact1"
-    """Decoded to e4m3 bit by bit; sums along K are multiplied by their scale in float32."""
+    """Decoded to e4m3 exactly; sums along K are multiplied by their scale in float32."""
 
     FOLDED1 = "folded1"
-    """Decoded to e4m3 times the scale, as far as 128 along K differ in it: a table per 32."""
+    """
+    Decoded to e4m3 times the scale relative to the largest of 128 along K, with a table for each
+    32.
+    """
 
     WIDE1 = "wide1"
     """Decoded to bfloat16 times the scale."""
@@ -167,18 +170,20 @@ class BLayout(StrEnum):
 
     @property
     def is_prepacked(self) -> bool:
-        """Whether weights were reordered, and their scales went with them."""
+        """Whether weights were reordered, together with their scales."""
         return self not in {BLayout.PLAIN, BLayout.N_MAJOR}
 
 
 class Numerics(StrEnum):
-    """Promise of a call about the bits of a row."""
+    """Guarantee of a call for the bits of a row."""
 
     FAST = "fast"
-    """The fastest kernel serves, in whatever order it adds up: same call, same bits."""
+    """The fastest kernel, with any order of sums; equal calls give equal bits."""
 
     INVARIANT = "invariant"
-    """A row's bits depend on the row and its weights: not on the batch, layout, tile or kernel."""
+    """
+    The bits of a row depend only on the row and its weights, not on batch, layout, tile or kernel.
+    """
 
 
 SCALE_BLOCK = 128
@@ -198,11 +203,11 @@ class Part:
                 object.__setattr__(self, name, _checked(name, rules, value))
 
     def values(self) -> dict[str, Any]:
-        """Return the fields by their names, as they are."""
+        """Return the values of the fields, by name."""
         return {name: getattr(self, name) for name in _fields(type(self))}  # type: ignore[arg-type]
 
     def to_name(self) -> str:
-        """Return the words of a name that tell this part from others: see `grammar`."""
+        """Return the part of a kernel's name for this object: see `grammar`."""
         return grammar.name_of(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -218,7 +223,7 @@ class Part:
         Return the part that `to_json` wrote; a field with a default may be left out.
 
         Raises:
-            ConfigError: `document` is no object, or has an unknown, missing or bad field.
+            ConfigError: `document` is not an object, or has an unknown, missing or bad field.
         """
         specs = _fields(cls)  # type: ignore[arg-type]
         if not isinstance(document, dict):
@@ -308,7 +313,7 @@ def of(  # noqa: PLR0913  # each is one thing to say
     **options: Any,
 ) -> Any:
     """
-    Return a dataclass field whose value is checked, and which is a word of a config's name.
+    Return a dataclass field with a checked value, which becomes a word of a config's name.
 
     Args:
         kind: Type of the value; other values are converted to it.
@@ -316,8 +321,9 @@ def of(  # noqa: PLR0913  # each is one thing to say
         least: Least value of an integer.
         most: Most value of an integer; None: any.
         word: Prefix of the value in names; the whole word for a flag.
-        always: Whether a name has it even where it is the default; None: enumerations do.
-        after: Name of the field whose word its own follows; empty: as fields are declared.
+        always: Whether a name has it even for the default; None: only for enumerations.
+        after: Name of the field after whose word its own word comes; empty: the order of
+            declaration.
         reads: Regular expression of the values that names may have; empty: any value.
         allowed: Members of an enumeration that the value may be; none: all.
         options: Further options of `dataclasses.field`.
@@ -329,7 +335,10 @@ def of(  # noqa: PLR0913  # each is one thing to say
 
 
 MAX_SIZE = 2**48
-"""Largest size in a problem: beyond any memory, and products of two are exact enough as floats."""
+"""
+Largest size in a problem. No memory is larger, and products of two sizes are exact enough as
+floats.
+"""
 
 EXAMPLE = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a"
 
@@ -346,7 +355,7 @@ class Config(Part):
     __slots__ = ()
     op: ClassVar[str]
     prefix: ClassVar[str] = ""
-    """The first word of its names, if they have one that follows from no field."""
+    """The first word of its names, if they have one that does not come from a field."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -355,16 +364,16 @@ class Config(Part):
 
     def to_name(self) -> str:
         """
-        Return the middle of the config's name: words of ``[a-z0-9]`` joined by ``_``, different for
-        every config of the operation. A default value is left out where the name stays unique
-        without it.
+        Return the middle part of the kernel's name: words of ``[a-z0-9]`` joined by ``_``,
+        different for every config of the operation. Default values are left out if the name stays
+        unique.
         """
         return grammar.name_of(self, self.prefix)
 
     @property
     @abstractmethod
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
 
     @classmethod
     def parse_name(cls, name: str) -> Self | None:
@@ -387,7 +396,7 @@ class Config(Part):
 
     @property
     def settled(self) -> tuple[str, ...]:
-        """Arguments that no earlier kernel may still be writing when this one starts."""
+        """Names of arguments that no earlier kernel still writes when this one starts."""
         return ()
 
     def parameters(self) -> dict[str, Any]:
@@ -396,7 +405,8 @@ class Config(Part):
 
     def name(self, arch: Arch | str) -> str:
         """
-        Return the readable, unique name: a valid C symbol and file name that `parse` reads back.
+        Return the readable, unique name, which is a valid C symbol and file name; `parse` is the
+        inverse.
         """
         return f"{self.op}_{self.to_name()}_{arch}"
 
@@ -411,7 +421,7 @@ class Config(Part):
         out, and ``op`` if the class implies it.
 
         Raises:
-            ConfigError: `document` is no object, or has an unknown, missing or bad field.
+            ConfigError: `document` is not an object, or has an unknown, missing or bad field.
         """
         if not isinstance(document, dict):
             raise ConfigError(f"a config must be a JSON object (got {shown(document)})")
@@ -428,10 +438,11 @@ class Config(Part):
     @classmethod
     def parse(cls, name: str) -> tuple[Self, Arch]:
         """
-        Return the config and target that `name` stands for; the inverse of `name`.
+        Return the config and target of a kernel's name; the inverse of the method `name`.
 
         Raises:
-            ConfigError: `name` is no kernel name, or not one of this class; the message shows one.
+            ConfigError: `name` is not a kernel's name, or not one of this class; the message shows
+                an example.
         """
         config, arch = (kernel_names.read(name) if isinstance(name, str) else None) or (None, None)
         if arch is None or not isinstance(config, cls):
@@ -442,7 +453,8 @@ class Config(Part):
 
 class TiledConfig(Config):
     """
-    A config with a tiling: the part, a class of each operation, that shares work among threads.
+    A config with a tiling, the part that says how threads share the work; each operation has its
+    own class.
     """
 
     __slots__ = ()

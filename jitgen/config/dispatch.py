@@ -16,7 +16,7 @@ MOST_PLACES = 32
 """Experts of a token."""
 
 MOST_RANKS = 8
-"""GPUs of a host that see each other's memory."""
+"""Most GPUs of a host that access each other's memory."""
 
 
 @frozen
@@ -26,7 +26,8 @@ class Tiling(Part):
 
     Attributes:
         threads: Threads of a CTA.
-        ctas: Most CTAs: all of them run at the same time, for they wait for what peers' CTAs send.
+        ctas: Most CTAs. All of them must run at the same time, because they wait for data of peers'
+            CTAs.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
     """
@@ -64,7 +65,7 @@ class DispatchConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         return self.tiling.short
 
     @property
@@ -80,7 +81,7 @@ class DispatchProblem(UngroupedTokens):
     One call of `dispatch`: (m, k) of each rank to every rank.
 
     Attributes:
-        m: Rows that each rank has room for.
+        m: Rows of each rank in the buffers.
         k: Columns.
         top_k: Experts of a token.
         ranks: Ranks.
@@ -106,7 +107,7 @@ class DispatchProblem(UngroupedTokens):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         word = "_mask" * self.can_mask
         return f"dispatch_m{self.m}_k{self.k}_top{self.top_k}_ranks{self.ranks}{word}"
 

@@ -8,7 +8,10 @@ from jitgen.config.grammar import Vocabulary
 
 
 class Format(Vocabulary):
-    """Element type and scales of a result, as the next GEMM takes its a; see `jitgen.formats`."""
+    """
+    Element type and scales of a result, in a form that the next GEMM takes as a; see
+    `jitgen.formats`.
+    """
 
     BLOCK128 = "block128"
     """e4m3 with a float32 for each 1x128, computed by the kernel."""
@@ -58,12 +61,12 @@ class Format(Vocabulary):
 
     @property
     def has_float_scales(self) -> bool:
-        """Whether scales of this format are float32, found by the kernel."""
+        """Whether scales of this format are float32, computed by the kernel."""
         return self in (Format.BLOCK128, Format.ROW)
 
     @property
     def has_given_scale(self) -> bool:
-        """Whether callers give a scale: of all values, or over other scales."""
+        """Whether callers give a scale: of all values, or of the other scales."""
         return self in (Format.TENSOR, Format.NVFP4)
 
     @property
@@ -81,4 +84,4 @@ IN_ATOMS = (*_SCALES,)
 """Formats with scales in atoms."""
 
 IN_ROWS = (Format.BLOCK128, Format.ROW, Format.TENSOR, Format.NONE)
-"""Formats whose scales, if there are some, lie where a row does."""
+"""Formats without scales in atoms."""

@@ -13,7 +13,8 @@ follows from the field as `jitgen.config.config.of` declares it:
     of(Tile, word="t")                            t128x64x128   the sides of a part
     of(Tiling, default=Tiling())                  r8_nopdl      the words of a part's own fields
 
-Names are keys of caches and symbols of C: a config has one, which reads back as that config.
+Names are keys of caches and symbols of C: every config has exactly one name, and parsing it gives
+the config.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from typing import Any, NamedTuple
 
 
 class Vocabulary(StrEnum):
-    """Words that several operations share; an unknown word is an error that lists them."""
+    """
+    Base of enumerations that several operations share; an error about an unknown word lists the
+    members.
+    """
 
 
 _NUMBER = r"\d{1,9}"
@@ -44,8 +48,8 @@ class Word(NamedTuple):
         kind: Its type.
         text: Prefix of the value; the whole word for a flag.
         sides: Fields of a part whose numbers are one word, as 128x64x128; none of other fields.
-        usual: The value that does not show; `MISSING` where every value does.
-        default: The field's default; `MISSING` where it has none.
+        usual: The value that names leave out; `MISSING` if names have every value.
+        default: The field's default; `MISSING` if it has none.
         reads: Regular expression of the values that names may have; empty: of all.
         get: Returns the value of a config; of `sides`, their values.
     """
@@ -71,7 +75,7 @@ class Word(NamedTuple):
 
     @property
     def is_parameter(self) -> bool:
-        """Whether a template may ask for it: not for a number that is left to the rules."""
+        """Whether it is a parameter of templates; a number that the rules derive is not."""
         return not (self.kind is int and self.default is None)
 
     @property

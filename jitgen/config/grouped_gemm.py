@@ -29,7 +29,10 @@ from jitgen.support.frozen import frozen
 from jitgen.support.moved import renamed
 
 MAX_RASTER = 1024
-"""More is no order of use, and raster x tiles along N has 32 bits in a kernel."""
+"""
+Largest raster. Larger ones are useless, and raster times tiles along N must fit in 32 bits in a
+kernel.
+"""
 
 
 @frozen
@@ -46,8 +49,8 @@ class Cluster(Part):
     """
     CTAs that share operands by multicast.
 
-    (2, 1) puts two tiles of different rows and the same columns together: they share b. (1, 2)
-    shares a.
+    In (2, 1), two tiles with different rows and the same columns share b; in (1, 2), two tiles
+    share a.
     """
 
     m: int = of(int, default=1)
@@ -69,9 +72,10 @@ class Operands(Part):
         b_dtype: Element type of b.
         out_dtype: Element type of the output.
         scale_granularity: How many values of b share one scale.
-        a_scale_granularity: The same of a; None: as b's. ``none`` is a's alone.
-        b_layout: ``plain``; ``nmajor`` where N is contiguous and not K; or how b was prepacked.
-            Then b's scales lie in it, and b_scale is one float32 for each group.
+        a_scale_granularity: How many values of a share one scale; None: as for b. ``none`` (no
+            scales) is only for a.
+        b_layout: ``plain``; ``nmajor`` if N is contiguous instead of K; or the layout of a
+            prepacked b, which contains its scales, so that b_scale is one float32 for each group.
     """
 
     a_dtype: DType = of(DType, default=DType.E4M3)
@@ -119,13 +123,13 @@ class Operands(Part):
 @frozen
 class Pipeline(Part):
     """
-    Buffers in flight.
+    Numbers of buffers.
 
     Attributes:
-        num_acc_stage: Accumulator buffers; on sm_90a 1 is cooperative (all math warpgroups on one
-            tile).
-        num_ab_stage: Operand stages in shared memory; None takes as many as fit, up to what was
-            ever of use.
+        num_acc_stage: Accumulator buffers; on sm_90a, 1 means cooperative (all math warpgroups work
+            on one tile).
+        num_ab_stage: Operand stages in shared memory; None: as many as fit, up to the largest
+            number that was useful.
     """
 
     num_acc_stage: int = of(int, default=1, word="acc", always=True)
@@ -135,7 +139,7 @@ class Pipeline(Part):
 @frozen
 class Schedule(Part):
     """
-    Order and memory hints; the defaults do not show in a kernel's name.
+    Order of tiles and memory hints; default values do not appear in a kernel's name.
 
     Attributes:
         raster: Cluster tiles along M that are computed before N advances, so that they share b in
@@ -144,16 +148,16 @@ class Schedule(Part):
         stream_b: Mark b as read once, so that it does not push a out of L2.
         split_k: CTAs of a cluster that take consecutive parts of K of the same tile; then each adds
             up and stores its share of the columns. For fewer tiles than SMs.
-        two_cta: Two CTAs multiply one tile with one instruction, half of its rows each, where a
-            target has such instructions: tile.m is then the pair's, and the cluster counts CTAs.
-        safe_selectors: Where instructions take scales from lanes that the source selects, select
-            only those that were seen to work on hardware.
-        early_b: Load weights before the previous kernel ended. A promise, which no selector makes:
-            b and offs or masked_m were complete before that kernel let this one start. It holds
-            where an earlier one wrote them, if kernels wait before they let others start.
-        swap_tail: Multiply the last rows of a group with swapped operands where they are few, with
-            the weights as M of the instructions, so that fewer rows that no group has are
-            multiplied.
+        two_cta: Two CTAs multiply one tile with one instruction, each half of the rows, on targets
+            with such instructions. Then tile.m is that of the pair, and the cluster counts CTAs.
+        safe_selectors: For instructions that take scales from selected lanes: select only lanes
+            that were seen to work on hardware.
+        early_b: Load weights before the previous kernel has ended. The caller must guarantee that
+            b, and offs or masked_m, were complete before that kernel let this one start; so the
+            selector never sets this by itself. The guarantee holds if an earlier kernel wrote them
+            and kernels wait before they let others start.
+        swap_tail: Multiply the last rows of a group, if they are few, with swapped operands: the
+            weights are M of the instructions, so fewer padding rows are multiplied.
     """
 
     raster: int = of(int, most=MAX_RASTER, default=8, word="raster")
@@ -206,7 +210,7 @@ class GroupedGemmConfig(Config):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         tile, cluster, schedule = self.tile, self.cluster, self.schedule
         text = f"{tile.m}x{tile.n}x{tile.k} c{cluster.m}x{cluster.n}" + " pair" * schedule.two_cta
         if schedule.raster != Schedule().raster:
@@ -240,7 +244,7 @@ class GroupedGemmConfig(Config):
         return None if document is None else cls.from_json(document)
 
     def parameters(self) -> dict[str, Any]:
-        """Return every field under the name by which templates ask for it."""
+        """Return every field under its name in templates."""
         granularity = self.operands.a_scale_granularity or self.operands.scale_granularity
         return grammar.parameters(self) | {"a_scale_granularity": str(granularity)}
 
@@ -271,12 +275,12 @@ class GroupedGemmProblem(GroupedRows):
         b_dtype: Element type of b; None: as a's.
         out_dtype: Element type of the output.
         scale_granularity: How many values share one scale.
-        a_scale_granularity: The same of a; None: as b's.
-        b_layout: ``plain``, ``nmajor``, or how b was prepacked.
+        a_scale_granularity: How many values of a share one scale; None: as for b.
+        b_layout: ``plain``, ``nmajor``, or the layout of a prepacked b.
         bias: Whether a vector of N is added for each group.
-        min_latency: Whether few rows are to take the least time, whatever else that costs; None: as
+        min_latency: Whether calls with few rows use the kernel with the least latency; None: as
             JITGEN_MIN_LATENCY says. See `jitgen.selection.choice`.
-        numerics: ``fast``, or ``invariant`` where only kernels may serve that give a row the same
+        numerics: ``fast``, or ``invariant``, which allows only kernels that give a row the same
             bits; None: as JITGEN_NUMERICS says. See `jitgen.selection.numerics`.
     """
 
@@ -327,14 +331,14 @@ class GroupedGemmProblem(GroupedRows):
 
     @property
     def used_groups(self) -> int:
-        """Groups that have rows: no more contiguous ones than there are blocks."""
+        """Number of groups with rows; in the contiguous layout at most the number of blocks."""
         if self.layout is not Layout.CONTIGUOUS:
             return self.groups
         return min(self.groups, -(-self.m // GROUP_ALIGNMENT))
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes of a, used b and out, each once: the least traffic of DRAM."""
+        """Bytes of a, of the used parts of b, and of out, each once: the least traffic of DRAM."""
         types, columns = self.operands, self.used_groups * self.n
         bits = self.k * (self.m * types.a_dtype.bits + columns * types.b_dtype.bits)
         return bits // 8 + self.m * self.n * types.out_dtype.bits // 8
@@ -350,7 +354,7 @@ class GroupedGemmProblem(GroupedRows):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         types = self.a_dtype if self.b_dtype is None else f"{self.a_dtype}_{self.b_dtype}"
         operands = f"{types}_{self.scale_granularity}_{self.out_dtype}"
         if self.a_scale_granularity:

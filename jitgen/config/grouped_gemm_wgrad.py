@@ -30,11 +30,12 @@ class GroupedGemmWgradConfig(Config):
         a_dtype: Element type of dy and a.
         out_dtype: Element type of the gradient.
         tile: Columns of dy, columns of a, and tokens of a step.
-        cluster: CTAs that share operands by multicast: m of them a tile of a, n one of dy.
-        num_ab_stage: Operand stages in shared memory; None takes as many as fit beside the places
-            of the store.
-        raster: Cluster tiles along N that are computed before K advances, so that they share a
-            tile of a in L2; at most 1024.
+        cluster: CTAs that share operands by multicast: m CTAs share a tile of a, n CTAs a tile of
+            dy.
+        num_ab_stage: Operand stages in shared memory; None: as many as fit beside the buffers of
+            the store.
+        raster: Cluster tiles along N that are computed before K advances, so that they share a tile
+            of a in L2; at most 1024.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch).
 
     Example::
@@ -56,7 +57,7 @@ class GroupedGemmWgradConfig(Config):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         tile, cluster = self.tile, self.cluster
         text = f"{tile.m}x{tile.n}x{tile.k} c{cluster.m}x{cluster.n}"
         if self.num_ab_stage is not None:
@@ -72,7 +73,7 @@ class GroupedGemmWgradProblem(GroupedRows):
     Attributes:
         layout: How rows belong to groups.
         groups: Number of groups G.
-        m: Rows in all; for the masked layout those that are expected to be valid, over all groups.
+        m: Total rows; for the masked layout, the expected number of valid rows in all groups.
         n: Columns of dy.
         k: Columns of a.
         a_dtype: Element type of dy and a.
@@ -101,7 +102,7 @@ class GroupedGemmWgradProblem(GroupedRows):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         types = f"wgrad_{self.layout}_{self.a_dtype}_{self.out_dtype}"
         return f"{types}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
 

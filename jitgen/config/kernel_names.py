@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel's name: its operation in front, its target at the end, its config's words between."""
+"""A kernel's name: its operation, the words of its config, and its target."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 def read(name: str) -> tuple[Config, Arch] | None:
     """
-    Return the config and target that `name` stands for; None if `name` is no kernel's.
+    Return the config and target of a kernel's name; None if `name` is not a kernel's name.
 
     Raises:
-        ConfigError: A word of it is not allowed; the message says which are.
+        ConfigError: A word of it is not allowed; the message lists the allowed ones.
     """
     op, arch = _op_of(name), _arch_of(name)
     if not op or not arch:
@@ -28,8 +28,7 @@ def read(name: str) -> tuple[Config, Arch] | None:
 
 def what_is_wrong(name: object) -> str:
     """
-    Return which part of `name`, which is no kernel's, is not known, for an error; empty for a text
-    that has no parts.
+    Return, for an error, which part of a wrong `name` is unknown; empty if the text has no parts.
     """
     if not isinstance(name, str) or "_" not in name:
         return ""

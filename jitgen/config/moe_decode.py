@@ -14,10 +14,10 @@ from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
 
 MOST_TOKENS = 8
-"""Tokens of a call: all of them are columns of each product."""
+"""Most tokens of a call; all of them are columns of each product."""
 
 MOST_PAIRS = 64
-"""Pairs of a token and an expert: a warp lists their experts, two pairs a lane."""
+"""Most pairs of a token and an expert; a warp lists their experts, two pairs in each lane."""
 
 
 _BEFORE = (
@@ -32,10 +32,10 @@ class Tiling(Part):
     How the threads of a CTA share the work; default values do not appear in a kernel's name.
 
     Attributes:
-        warpgroups: Warpgroups that multiply; a warp more for each brings its weights.
-        stages: Stages of each, of 16 rows of weights x 512 columns.
-        room: Chunks of 512 columns that tokens may have. With few of them an SM has room for a CTA
-            of the next launch, which then begins while this one ends.
+        warpgroups: Warpgroups that multiply; each has one more warp, which loads its weights.
+        stages: Pipeline stages of each, of 16 rows of weights x 512 columns.
+        room: Most chunks of 512 columns of a token. If there are few, an SM has room for a CTA of
+            the next launch, which then begins while this one ends.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
     """
@@ -58,7 +58,7 @@ class MoeDecodeConfig(TiledConfig):
 
     Attributes:
         has_shared: Whether a shared expert's rows are added.
-        is_weighted: Whether each of these has a weight.
+        is_weighted: Whether each row of the shared expert has a weight.
         tiling: How the threads of a CTA share the work.
 
     Example::
@@ -76,7 +76,7 @@ class MoeDecodeConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         return self.tiling.short
 
     @property
@@ -94,12 +94,12 @@ class MoeDecodeProblem(UngroupedTokens):
 
     Attributes:
         m: Tokens.
-        experts: Experts whose weights there are.
+        experts: Number of experts with weights on this device.
         top_k: Experts of a token.
         hidden: Columns H of a token.
         intermediate: Rows I of an expert's gates, and of its ups.
         has_shared: Whether a shared expert's rows are added.
-        is_weighted: Whether each of these has a weight.
+        is_weighted: Whether each row of the shared expert has a weight.
     """
 
     op: ClassVar[str] = "moe_decode"
@@ -139,7 +139,7 @@ class MoeDecodeProblem(UngroupedTokens):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         layer = f"e{self.experts}_top{self.top_k}_h{self.hidden}_i{self.intermediate}"
         words = "_shared" * self.has_shared + "_weighted" * self.is_weighted
         return f"moe_decode_m{self.m}_{layer}{words}"

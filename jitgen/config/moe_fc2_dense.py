@@ -3,8 +3,8 @@
 Config and problem of `moe_fc2_dense`. The config is what changes a kernel's source (types, tile,
 cluster, pipeline, schedule); the problem is the sizes of one call, for which a config is chosen.
 
-The parts are those of a grouped GEMM, and so are the words of a name; only the layout is missing,
-because every expert has every token.
+Parts and names are those of a grouped GEMM, without the layout, because every expert has every
+token.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIKE = Layout.CONTIGUOUS
 """The layout of the grouped GEMM whose rules and words are those of this operation: no table."""
 
 TOP_K = 8
-"""Experts of a token where a problem does not say how many: as DeepSeek-V3 and Qwen3-MoE have."""
+"""Number of experts of a token if a problem does not give it: that of DeepSeek-V3 and Qwen3-MoE."""
 
 
 @frozen
@@ -84,7 +84,7 @@ class MoEFc2DenseConfig(Config):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         split_k = self.schedule.split_k
         return self.gemm.short + (f" split {split_k}" if split_k > 1 else "")
 
@@ -106,8 +106,8 @@ class MoEFc2DenseProblem(Tokens):
         a_dtype: Element type of a; b has the same.
         out_dtype: Element type of the output.
         scale_granularity: How many values share one scale.
-        top_k: Experts that a token is expected to be routed to, so that alpha is not 0. Tiles leave
-            out the experts of none of their tokens.
+        top_k: Expected number of experts of a token, for which alpha is not 0. Tiles leave out
+            experts to which none of their tokens is routed.
     """
 
     op: ClassVar[str] = "moe_fc2_dense"
@@ -152,7 +152,7 @@ class MoEFc2DenseProblem(Tokens):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         types = f"{self.a_dtype}_{self.scale_granularity}_{self.out_dtype}"
         sizes = f"g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
         return f"fc2_{types}_{sizes}" + f"_top{self.top_k}" * (self.top_k != TOP_K)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-An operation as data: one object, `OPERATION`, in the package ``jitgen.ops.NAME`` or behind an entry
-point of the group ``jitgen.ops``.
+The description of an operation: one object, `OPERATION`, in the package ``jitgen.ops.NAME``, or an
+entry point of the group ``jitgen.ops``.
 
 The modules and objects that it names are imported on first use, so that a kernel can be found and
 loaded without a tensor library.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 class Result(NamedTuple):
     """
-    Values that a kernel wrote beside the right ones: rows by columns.
+    The values that a kernel wrote and the right ones, in rows and columns.
 
     Attributes:
         name: Name of the argument.
@@ -50,7 +50,7 @@ class Excuse(NamedTuple):
         condition: Part of the condition of an ``if`` of the generated source, as `ast.unparse`
             writes it.
         reason: Why it never holds.
-        function: Name of a function that is called in its body and nowhere else; empty: of none.
+        function: Name of a function that is called only in its body; empty: there is none.
     """
 
     condition: str
@@ -67,20 +67,21 @@ class Operation(NamedTuple):
         config: ``MODULE:CLASS`` of its config, a `jitgen.config.Config`.
         problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.config.Part` that is a
             `jitgen.config.problem.Problem`.
-        samples: Module with what a kernel is verified with: ``Sizes``, with `of` and `parse`;
-            ``make``, which returns a call with its answer; ``unreachable``, which says what no call
-            can reach; and ``tile``, rows and columns of a CTA's work. An example:
-            `jitgen.ops.grouped_gemm.cases`. Empty where kernels cannot be verified.
+        samples: Module for verifying kernels, with ``Sizes`` (with `of` and `parse`); ``make``,
+            which returns a call with its expected results; ``unreachable``, which lists the
+            branches that no call can reach; and ``tile``, the rows and columns of a CTA's work. An
+            example is `jitgen.ops.grouped_gemm.cases`. Empty if kernels cannot be verified.
         arguments: Names of the first arguments of the compiled function, for findings, unless a
             config has others; further arguments have numbers.
-        results: Arguments that the function writes and never reads: their earlier values mean
-            nothing.
-        beside: ``MODULE:FUNCTION`` of a problem, a target, what chooses and the name of a device or
-            None: configs of kernels that calls may launch besides the one that is chosen for the
-            problem. Empty: none.
-        direct: ``MODULE:FUNCTION`` of a config, a target and a tuple, the arguments of the compiled
-            function: raises `InputError` for what that cannot be trusted with. Empty: kernels are
-            not called directly, see `jitgen.runtime.kernel.Kernel`.
+        results: Arguments that the function writes and never reads, so that their previous values
+            do not matter.
+        beside: ``MODULE:FUNCTION``, which takes a problem, a target, a function that chooses and
+            the name of a device or None, and returns configs of kernels that calls may launch
+            besides the one chosen for the problem. Empty: there are none.
+        direct: ``MODULE:FUNCTION``, which takes a config, a target and a tuple of the arguments of
+            the compiled function, and raises `InputError` for arguments that the function does not
+            check itself. Empty: kernels cannot be called directly, see
+            `jitgen.runtime.kernel.Kernel`.
     """
 
     name: str
@@ -115,7 +116,7 @@ class Operation(NamedTuple):
 
 
 def loaded(place: str) -> Any:
-    """Import the object called ``MODULE:NAME``; the name may have dots."""
+    """Import the object ``MODULE:NAME``; the name may have dots."""
     module, _, name = place.partition(":")
     return attrgetter(name)(importlib.import_module(module))
 

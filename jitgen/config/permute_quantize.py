@@ -29,18 +29,21 @@ MOST_PLACES = 32
 
 
 class Walk(StrEnum):
-    """Whether a kernel walks over rows of the result, over tokens, or sorts the pairs first."""
+    """
+    Whether a kernel goes through the rows of the result or through the tokens, or sorts the pairs
+    first.
+    """
 
     GATHER = "gather"
-    """Rows of the result: each asks the permutation for its token."""
+    """Rows of the result; the permutation gives the token of each."""
 
     SCATTER = "scatter"
-    """Tokens, read and quantised once: each asks the inverse for its rows."""
+    """Tokens, read and quantised once; the inverse gives the rows of each."""
 
     SORT = "sort"
     """
-    Tokens as in `SCATTER`, but few: the kernel sorts the pairs itself, and each token counts its
-    rows.
+    A few tokens, as in `SCATTER`; the kernel sorts the pairs itself, and computes the rows of each
+    token.
     """
 
 
@@ -53,22 +56,22 @@ class Tiling(Part):
     """
     How a GPU's threads share the work; default values do not appear in a kernel's name.
 
-    A warp walks over tiles of `rows` rows, of which each lane has `vector` neighbouring columns;
-    for scales of rows a CTA has `rows` whole ones.
+    A warp processes tiles of `rows` rows, in which each lane has `vector` consecutive columns; for
+    scales of rows, a CTA has `rows` whole rows.
 
     Attributes:
-        rows: Rows of a tile, whose loads are all under way at once.
+        rows: Rows of a tile; their loads are in flight at the same time.
         threads: Threads of a CTA.
-        ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
-        vector: Columns that a lane takes of a row: 8, which are 16 bytes, or 16.
-        held: Vectors that a thread keeps until the scale of their row is known; for scales of rows
-            alone.
-        is_eager: Load a token before it is known whether a row needs it; where tokens are walked
-            over.
-        is_relayed: Scales of blocks are stored once for each token, and a second launch brings them
-            to its rows, those of neighbours together; where tokens are walked over.
-        is_persistent: Whether as many CTAs as the GPU holds walk over all tiles; otherwise every
-            few tiles have a CTA.
+        ctas_per_sm: CTAs on one SM, which limits their registers.
+        vector: Columns of a row that a lane processes: 8, which are 16 bytes, or 16.
+        held: Vectors that a thread keeps in registers until the scale of their row is known; only
+            for scales of rows.
+        is_eager: Load a token before it is known whether a row needs it; only for kernels that go
+            through tokens.
+        is_relayed: Block scales are stored once for each token, and a second launch copies them to
+            the rows, those of neighbouring rows together; only for kernels that go through tokens.
+        is_persistent: Whether the launch has as many CTAs as fit on the GPU, which loop over all
+            tiles; otherwise it has one CTA for every few tiles.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
     """
@@ -92,9 +95,10 @@ class PermuteQuantizeConfig(TiledConfig):
     Attributes:
         layout: How rows of the result belong to groups.
         format: Format of the result.
-        walk: Whether the kernel walks over rows or over tokens.
-        power_of_two: Whether float32 scales that the kernel finds are rounded up to powers of two.
-        rounding: How scales of a byte that are powers of two are found; ``up`` for other formats.
+        walk: Whether the kernel goes through rows or through tokens.
+        power_of_two: Whether float32 scales that the kernel computes are rounded up to powers of
+            two.
+        rounding: Rounding of scales that are powers of two in one byte; ``up`` for other formats.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -114,7 +118,7 @@ class PermuteQuantizeConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         tiling = self.tiling
         held = f" x {tiling.held}" * (tiling.held > 1)
         text = f"{self.walk}, {tiling.rows} rows x {tiling.vector}{held}, {tiling.threads} threads"
@@ -148,9 +152,9 @@ class PermuteQuantizeProblem(UngroupedTokens):
         k: Columns.
         top_k: Places of a token.
         format: Format of the result.
-        walk: What kernels walk over: tokens where a call gives the inverse, or asks for it.
+        walk: What kernels go through: tokens if the call has the inverse, or sorts.
         power_of_two: Whether float32 scales are powers of two.
-        rounding: How scales of a byte that are powers of two are found.
+        rounding: Rounding of scales that are powers of two in one byte.
     """
 
     op: ClassVar[str] = "permute_quantize"
@@ -175,7 +179,7 @@ class PermuteQuantizeProblem(UngroupedTokens):
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes of x once, and of results and scales, if every place is wanted."""
+        """Bytes of x once, and of results and scales, if every place has a row."""
         scales = {Format.BLOCK128: 4 * -(-self.k // SCALE_BLOCK), Format.ROW: 4}
         scales |= {Format.NVFP4: -(-self.k // 16)} | dict.fromkeys(
             (Format.MXFP8, Format.MXFP4), -(-self.k // 32)
@@ -190,7 +194,7 @@ class PermuteQuantizeProblem(UngroupedTokens):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         words = [str(self.layout), str(self.format), str(self.walk)]
         words += ["pow2"] * self.power_of_two
         words += [str(self.rounding)] * (self.rounding is not Rounding.UP)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Plug-ins: targets and operations, each found by its name and loaded when it is asked for.
+Plug-ins: targets and operations, which are found by name and loaded when they are needed.
 
-A built-in one is a folder of `jitgen.targets` or `jitgen.ops` whose package holds an object under a
-fixed name. Another distribution's is an entry point of it, and is looked for only in the
-distributions that JITGEN_PLUGINS names: loading it runs its code, and reading the entry points of
-everything that is installed adds 30 ms to a start. `Arch` is the name of a target of either.
+A built-in plug-in is a folder of `jitgen.targets` or `jitgen.ops` whose package has an object with
+a fixed name. A plug-in of another distribution is an entry point. Only the distributions in
+JITGEN_PLUGINS are searched, because loading a plug-in runs its code, and reading the entry points
+of all installed distributions takes 30 ms. `Arch` is the name of a target of either kind.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PluginKind(NamedTuple, Generic[_Plugin]):
         return (*_built_in(self), *sorted(_others(self, settings.plugins)))
 
     def __contains__(self, name: object) -> bool:
-        """Say whether there is one called `name`; plug-ins are not asked for a built-in one."""
+        """Say whether there is one called `name`; entry points are not read for a built-in name."""
         return _is_built_in(self, name) or name in _others(self, settings.plugins)
 
     def get(self, name: str) -> _Plugin:
@@ -70,8 +70,8 @@ class PluginKind(NamedTuple, Generic[_Plugin]):
         Return the object called `name`.
 
         Raises:
-            ConfigError: There is none of this name, it cannot be loaded, or it is not what its
-                entry point promises.
+            ConfigError: There is no plug-in of this name, it cannot be loaded, or it does not have
+                the attributes of the protocol.
         """
         found: _Plugin = _load(self, name, settings.plugins)
         return found
@@ -240,10 +240,10 @@ class _Names(type):
 
 class Arch(str, metaclass=_Names):
     """
-    A target, spelled as the compiler spells it; there is one object for each name.
+    A target, with the compiler's spelling; there is one object for each name.
 
-    The suffix ``a`` belongs to the name: WGMMA and setmaxnreg exist in ``sm_90a`` and not in
-    ``sm_90``. What a target is and can, its folder in `jitgen.targets` says.
+    The suffix ``a`` is part of the name: WGMMA and setmaxnreg exist in ``sm_90a`` and not in
+    ``sm_90``. The folder of a target in `jitgen.targets` describes it.
     """
 
     __slots__ = ()
@@ -281,7 +281,7 @@ class Arch(str, metaclass=_Names):
         Return the target that `text` names.
 
         Raises:
-            ConfigError: `text` is no target; the message lists all of them.
+            ConfigError: `text` is not a target; the message lists all targets.
         """
         try:
             return cls(text)
@@ -291,9 +291,7 @@ class Arch(str, metaclass=_Names):
 
     @classmethod
     def of_capability(cls, major: int, minor: int) -> Arch | None:
-        """
-        Return the target of a CUDA compute capability, or None where jitgen has no kernels for it.
-        """
+        """Return the target of a CUDA compute capability; None if jitgen has no kernels for it."""
         return next((arch for arch in Arch if TARGETS.get(arch).runs_on(major, minor)), None)
 
 

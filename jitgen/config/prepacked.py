@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The formats of weights that are prepacked for Hopper: pure data, by which formats, targets and calls
-know them. All share one family of kernels. A format is how its values are decoded, and how its
-scales are stored and applied; see `jitgen.formats.prepacked`.
+The formats of weights that are prepacked for Hopper, as pure data. All formats share one family of
+kernels. A format defines how values are decoded, and how scales are stored and applied; see
+`jitgen.formats.prepacked`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BLOCK_ROWS, BLOCK_DEPTH = 64, 128
 """Rows and values along K of a block: of one warpgroup's WGMMAs, and of one stage."""
 
 K_MULTIPLE = 16
-"""What K is a multiple of: rows of activations of one byte begin at 16 bytes."""
+"""K is a multiple of this, because rows of one-byte activations are aligned to 16 bytes."""
 
 
 class PrepackedFormat(StrEnum):
@@ -39,7 +39,7 @@ class PrepackedFormat(StrEnum):
 
     @property
     def facts(self) -> Facts:
-        """What follows from it."""
+        """The properties of the format."""
         return _FACTS[self]
 
     @classmethod
@@ -56,10 +56,11 @@ class Facts(NamedTuple):
     Attributes:
         b_dtype: Type of its values, as configs name it.
         scale_granularity: How many values share a scale.
-        values: The same as a number: neighbours along K, of which the last may be fewer.
+        values: The number of consecutive values along K that share a scale; the last group of a row
+            may have fewer.
         scale_words: 32-bit words of scales of a row of a block.
-        partials: For each layout that it may be prepacked as, the partial sums of a block, each
-            promoted with its scale; 0 where one sum takes all of K, for scales are in the values.
+        partials: For each layout, the number of partial sums of a block, each promoted with its
+            scale; 0 if scales are part of the values, so that one sum is over all of K.
     """
 
     b_dtype: DType

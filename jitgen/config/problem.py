@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common fields of every problem: the sizes of one call, for which a config is chosen."""
+"""The protocol of problems, and the fields that they share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Problem(Protocol):
     """
     The sizes of one call of an operation; never part of a config.
 
-    One is a frozen dataclass, a `jitgen.config.config.Part`, so that it can be a key of a
+    A problem is a frozen dataclass, a `jitgen.config.config.Part`, so it can be a key of a
     dictionary and has an exact JSON form.
     """
 
@@ -29,12 +29,12 @@ class Problem(Protocol):
 
     @property
     def groups(self) -> int:
-        """Number of groups of rows; 1 where rows belong to none."""
+        """Number of groups of rows; 1 if rows do not belong to groups."""
         ...
 
     @property
     def m(self) -> int:
-        """Rows in all, of every group."""
+        """Total rows of all groups."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class Problem(Protocol):
         ...
 
     def with_mean(self, rows: int) -> Self:
-        """Return the same sizes with a mean of `rows` rows a group."""
+        """Return the same sizes with a mean of `rows` rows per group."""
         ...
 
     @classmethod
@@ -72,7 +72,7 @@ class Problem(Protocol):
 
 
 class SizedProblem(Problem, Protocol):
-    """A problem that knows the traffic of its calls in bytes."""
+    """A problem with the traffic of its calls in bytes."""
 
     @property
     def traffic_bytes(self) -> int:
@@ -93,7 +93,7 @@ class GroupedRows(Part):
         return max(1, -(-self.m // self.groups))
 
     def with_mean(self, rows: int) -> Self:
-        """Return the same sizes with a mean of `rows` rows a group."""
+        """Return the same sizes with a mean of `rows` rows per group."""
         return replace(self, m=rows * self.groups)
 
 

@@ -33,12 +33,12 @@ class Tiling(Part):
     A warp walks over tiles of `rows` rows, of which each lane has `vector` neighbouring columns.
 
     Attributes:
-        rows: Rows of a tile, whose loads are all under way at once.
+        rows: Rows of a tile; their loads are in flight at the same time.
         threads: Threads of a CTA.
-        ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
-        vector: Columns that a lane takes of a row: 8, which are 16 bytes, or 16.
-        is_persistent: Whether as many CTAs as the GPU holds walk over all tiles; otherwise every
-            few tiles have a CTA.
+        ctas_per_sm: CTAs on one SM, which limits their registers.
+        vector: Columns of a row that a lane processes: 8, which are 16 bytes, or 16.
+        is_persistent: Whether the launch has as many CTAs as fit on the GPU, which loop over all
+            tiles; otherwise it has one CTA for every few tiles.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch).
     """
 
@@ -77,7 +77,7 @@ class QuantizeConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         tiling = self.tiling
         text = f"{tiling.rows} rows x {tiling.vector}, {tiling.threads} threads"
         return f"{text} x {tiling.ctas_per_sm}" + " once" * (not tiling.is_persistent)
@@ -98,10 +98,10 @@ class QuantizeProblem(GroupedRows):
     Attributes:
         layout: How rows belong to groups.
         groups: Number of groups, for the contiguous layout of matrices.
-        m: Rows in all; for the masked layout those that are expected to be valid, over all groups.
+        m: Total rows; for the masked layout, the expected number of valid rows in all groups.
         k: Columns.
         format: Format of the result.
-        rounding: How scales that are powers of two are found.
+        rounding: Rounding of scales that are powers of two.
     """
 
     op: ClassVar[str] = "quantize"
@@ -125,7 +125,7 @@ class QuantizeProblem(GroupedRows):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         words = [str(self.layout), str(self.format)]
         words += [str(self.rounding)] * (self.rounding is not Rounding.UP)
         return f"{'_'.join(words)}_g{self.groups}_m{self.m}_k{self.k}"

@@ -29,14 +29,14 @@ class Scoring(StrEnum):
     """sqrt(log(1 + exp(x))): DeepSeek-V4."""
 
     IDENTITY = "identity"
-    """x: the best logits, which are the weights."""
+    """x: the logits themselves are the scores."""
 
     GIVEN = "given"
-    """Nothing: the experts of each token are given, and only sorted."""
+    """No scoring: the experts of each token are given, and only sorted."""
 
 
 class GroupScoring(StrEnum):
-    """What a group of experts is kept for."""
+    """The score of a group of experts."""
 
     TOP2 = "top2"
     """The sum of its two best scores, with the bias: DeepSeek-V3."""
@@ -55,7 +55,10 @@ MOST_TOP_K = 32
 """Experts of a token: a lane of its warp writes one."""
 
 MOST_EXPERTS = 1024
-"""Experts of a kernel: a lane has 32 of each token. Where they are given, those of one device."""
+"""
+Most experts of a kernel: a lane has 32 scores of each token. If experts are given, most experts of
+one device.
+"""
 
 
 @frozen
@@ -63,13 +66,14 @@ class Tiling(Part):
     """
     How a GPU's threads share the work; default values do not appear in a kernel's name.
 
-    A warp chooses for one token at a time. A cluster of CTAs counts what it chose in its shared
-    memory and sorts it.
+    A warp chooses the experts of one token at a time. A cluster of CTAs counts the chosen experts
+    in its shared memory and sorts the pairs.
 
     Attributes:
         threads: Threads of a CTA; at least one for each expert, for 1,024 experts 256.
         cluster: CTAs that count together.
-        is_spread: Clusters on all SMs choose, and a second launch sorts; else one cluster does all.
+        is_spread: Clusters on all SMs choose, and a second launch sorts; otherwise one cluster does
+            both.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
     """
@@ -94,11 +98,11 @@ class RouteConfig(TiledConfig):
         scores_dtype: Element type of the logits, one of `SCORES`; None where experts are given.
         bias: Whether a bias is added to scores for choosing.
         grouped: Whether experts are in groups, of which the best are kept.
-        group_scoring: What the best groups are.
+        group_scoring: How groups are scored.
         softcap: Whether logits are bounded by tanh.
-        hashed: Whether a table has the experts of each token id.
+        hashed: Whether a table gives the experts of each token id.
         load: Whether pairs are counted for each expert.
-        experts: The most experts that it takes; where they are given, the most local ones.
+        experts: The most experts that it supports; if experts are given, the most local ones.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -122,7 +126,7 @@ class RouteConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         tiling = self.tiling
         text = f"up to {self.experts} experts, {tiling.cluster} x {tiling.threads} threads"
         return text + " on all SMs" * tiling.is_spread
@@ -153,9 +157,9 @@ class RouteProblem(UngroupedTokens):
         scores_dtype: Their element type; None where experts are given.
         bias: Whether a bias is added to scores for choosing.
         expert_groups: Equal groups of experts.
-        group_scoring: What the best groups are.
+        group_scoring: How groups are scored.
         softcap: Whether logits are bounded by tanh.
-        hashed: Whether a table has the experts of each token id.
+        hashed: Whether a table gives the experts of each token id.
         load: Whether pairs are counted for each expert.
         local_experts: Experts that pairs are sorted by; None: all.
     """
@@ -218,7 +222,7 @@ class RouteProblem(UngroupedTokens):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         words = [str(self.scoring), *([str(self.scores_dtype)] if self.scores_dtype else [])]
         words += ["bias"] * self.bias
         words += [f"g{self.expert_groups}"] * (self.expert_groups > 1)

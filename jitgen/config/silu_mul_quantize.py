@@ -24,7 +24,7 @@ class Activation(StrEnum):
     exp(-x))``.
 
     LIMIT, ALPHA and BETA are the numbers `swiglu_limit`, `swiglu_alpha` and `swiglu_beta` of a
-    call. Limited, a gate is at most LIMIT, an up between -LIMIT and LIMIT.
+    call. A limited gate is at most LIMIT; a limited up is between -LIMIT and LIMIT.
     """
 
     SWIGLU = "swiglu"
@@ -125,18 +125,18 @@ class Tiling(Part):
     """
     How a GPU's threads share the work; default values do not appear in a kernel's name.
 
-    A thread takes 8 columns at a time. Where a warp can find a scale, a tile is `rows` x 256
-    columns and each warp has tiles of its own; for scales of rows a CTA has `rows` whole ones.
+    A thread processes 8 columns at a time. If a warp can compute a scale, a tile is `rows` x 256
+    columns, and each warp has its own tiles; for scales of rows, a CTA has `rows` whole rows.
 
     Attributes:
-        rows: Rows of a tile, whose loads are all under way at once.
+        rows: Rows of a tile; their loads are in flight at the same time.
         threads: Threads of a CTA.
-        ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
+        ctas_per_sm: CTAs on one SM, which limits their registers.
         held: Vectors of 8 columns that a thread keeps until the scale of their row is known; for
             scales of rows alone.
-        loads_ahead: Load a tile before the one before it is computed.
-        is_persistent: Whether as many CTAs as the GPU holds walk over all tiles; otherwise every
-            few tiles have a CTA.
+        loads_ahead: Load a tile before the previous one is computed.
+        is_persistent: Whether the launch has as many CTAs as fit on the GPU, which loop over all
+            tiles; otherwise it has one CTA for every few tiles.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
     """
@@ -159,9 +159,9 @@ class SiluMulQuantizeConfig(TiledConfig):
         layout: How rows belong to groups.
         scale_granularity: How many results share one scale.
         activation: Function of a gate and an up, or of a value without a gate.
-        interleaved: Whether gates and ups take turns; else all gates come first.
+        interleaved: Whether gates and ups alternate; otherwise all gates come first.
         power_of_two: Whether scales are rounded up to powers of two.
-        per_group: Whether every group has numbers of its own for the activation.
+        per_group: Whether every group has its own numbers of the activation.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -182,7 +182,7 @@ class SiluMulQuantizeConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         tiling = self.tiling
         text = f"{tiling.rows} rows, {tiling.threads} threads x {tiling.ctas_per_sm}"
         return text + " once" * (not tiling.is_persistent)
@@ -202,15 +202,15 @@ class SiluMulQuantizeProblem(GroupedRows):
 
     Attributes:
         layout: How rows belong to groups.
-        groups: Number of groups; 1 for the contiguous layout, whose calls do not know it, so that
-            all rows count as one group's.
-        m: Rows in all; for the masked layout those that are expected to be valid, over all groups.
-        n: Columns of the result, I: half of those of x where there are gates.
+        groups: Number of groups; 1 for the contiguous layout, whose calls do not know the number,
+            so all rows count as one group.
+        m: Total rows; for the masked layout, the expected number of valid rows in all groups.
+        n: Columns of the result, I: half of those of x if there are gates.
         scale_granularity: How many results share one scale.
         activation: Function of a gate and an up, or of a value without a gate.
-        interleaved: Whether gates and ups take turns.
+        interleaved: Whether gates and ups alternate.
         power_of_two: Whether scales are powers of two.
-        per_group: Whether every group has numbers of its own for the activation.
+        per_group: Whether every group has its own numbers of the activation.
     """
 
     op: ClassVar[str] = "silu_mul_quantize"
@@ -249,7 +249,7 @@ class SiluMulQuantizeProblem(GroupedRows):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         words = [str(self.layout), str(self.scale_granularity), str(self.activation)]
         words += ["interleaved"] * self.interleaved + ["pow2"] * self.power_of_two
         words += ["pergroup"] * self.per_group

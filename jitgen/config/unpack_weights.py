@@ -24,11 +24,11 @@ class Tiling(Part):
     """
     How a GPU's threads share the work; default values do not appear in a kernel's name.
 
-    A CTA of 256 threads has 64 rows, and of these one block of 128 along K after the other.
+    A CTA of 256 threads processes 64 rows, one block of 128 along K after another.
 
     Attributes:
-        columns: Blocks along K that a CTA takes; others take the rest.
-        ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
+        columns: Number of blocks along K of a CTA; other CTAs process the rest.
+        ctas_per_sm: CTAs on one SM, which limits their registers.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch).
     """
 
@@ -59,7 +59,7 @@ class UnpackWeightsConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """Short text, for readers, that tells this config from others for the same problem."""
+        """Short text that distinguishes this config from others for the same problem."""
         tiling = self.tiling
         return f"64 rows x {tiling.columns} blocks, {tiling.ctas_per_sm} CTAs" + (
             " pdl" * tiling.use_pdl
@@ -107,7 +107,7 @@ class UnpackWeightsProblem(GroupedRows):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it."""
+        """A readable name that is valid as a file name."""
         return f"unpack_{self.b_layout}_g{self.groups}_m{self.m}_k{self.k}"
 
     @property

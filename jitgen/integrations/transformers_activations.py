@@ -45,7 +45,7 @@ class _Gate:
     Attributes:
         activation: What it computes, with SiLU.
         numbers: Where a module has the numbers, by their names in `MoEConfig`.
-        interleaved: Whether gates and ups take turns.
+        interleaved: Whether gates and ups alternate.
     """
 
     activation: Activation

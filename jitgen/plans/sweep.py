@@ -16,8 +16,8 @@ class Sweep:
 
     Attributes:
         problem: A problem of some operation: all sizes; its rows are the fewest.
-        min_rows: Smallest mean of rows a group.
-        max_rows: Largest mean of rows a group; every mean in between may occur.
+        min_rows: Smallest mean of rows per group.
+        max_rows: Largest mean of rows per group; every mean in between may occur.
         is_optional: Whether targets without a kernel for its types or sizes leave it out.
         calls: Number of times they were called; 0 if that was not counted.
         is_early: Whether a chain of launches calls them, whose kernels start early: see

@@ -68,7 +68,7 @@ def steps(
 
     Args:
         problem: All sizes but the rows.
-        rows: Smallest and largest mean of rows a group.
+        rows: Smallest and largest mean of rows per group.
         arch: The target.
         chooser: The chooser of kernels.
         device: Name of the device, as `Chooser.select` takes it.

@@ -74,7 +74,7 @@ def buckets(problem: _Problem, arch: Arch, rows: tuple[int, int]) -> Iterator[_P
     Args:
         problem: All sizes but the rows.
         arch: The target.
-        rows: Smallest and largest mean of rows a group, rounded up to whole rows; every mean
+        rows: Smallest and largest mean of rows per group, rounded up to whole rows; every mean
             between occurs.
     """
     edges = edges_of(problem, arch)

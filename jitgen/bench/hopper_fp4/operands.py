@@ -145,9 +145,9 @@ class Tokens:
         """
         Return a side of calls, each with weights and a result of its own.
 
-        A result is (M, N) bfloat16 full of NaN, so that unwritten values show. Long calls need only
-        one copy of the weights: weights are a small part of their traffic, and results fill the
-        memory.
+        A result is (M, N) bfloat16 full of NaN, so that unwritten values are found. Long calls need
+        only one copy of the weights: weights are a small part of their traffic, and results fill
+        the memory.
 
         Args:
             sets: Copies of the weights.

@@ -207,7 +207,7 @@ def unreachable(config: GroupedGemmConfig) -> tuple[Excuse, ...]:
 
 
 def tile(config: GroupedGemmConfig) -> tuple[int, int]:
-    """Return rows and columns of the result that one CTA computes."""
+    """Return the rows and columns of the result that one CTA computes."""
     return config.tile.m, config.tile.n
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Checks the tensors of `grouped_gemm` with prepacked weights: every rule, each with one error, as in
+Checks the tensors of `grouped_gemm` with prepacked weights: each rule has its own error, as in
 `jitgen.ops.grouped_gemm.validate`.
 """
 

@@ -93,7 +93,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: GroupedGemmWgradConfig) -> tuple[int, int]:
-    """Return rows and columns of the result that one CTA computes."""
+    """Return the rows and columns of the result that one CTA computes."""
     return config.tile.m, config.tile.n
 
 

@@ -153,7 +153,7 @@ def unreachable(config: MoEFc2DenseConfig) -> tuple[Excuse, ...]:
 
 
 def tile(config: MoEFc2DenseConfig) -> tuple[int, int]:
-    """Return rows and columns of the result that one CTA computes."""
+    """Return the rows and columns of the result that one CTA computes."""
     return config.tile.m, config.tile.n
 
 

@@ -59,7 +59,7 @@ class Validated(AnyValidated):
         layout: How rows belong to groups.
         format: Format of the result.
         walk: What kernels walk over.
-        rounding: How scales of a byte that are powers of two are found.
+        rounding: Rounding of scales that are powers of two in one byte.
         groups: 1, because the choice depends only on tokens.
         num_groups: Groups of ragged and masked rows; 0 for contiguous ones: not known.
         rows: Tokens.

@@ -39,7 +39,7 @@ class Arguments(NamedTuple):
         offs: (G,) int32, for ragged rows.
         masked_m: (G,) int32, for masked ones.
         global_scale: (1,) or (G,) float32, for NVFP4.
-        rounding: How scales that are powers of two are found.
+        rounding: Rounding of scales that are powers of two.
         out: Where results go, a tuple in the order in which they are returned: q and scale.
         config: The kernel to use; None: the one that the selector chooses.
     """
