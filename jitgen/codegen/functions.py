@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions and calls of a rendered kernel's text, and text without parts of it."""
+"""Finds functions and calls in the text of a rendered kernel, and removes parts of a text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Function(NamedTuple):
 
 @lru_cache(maxsize=1)  # steps that take nothing out ask for the same text again
 def uses_of(plain: str) -> Mapping[str, list[int]]:
-    """Return where each name is used or set, attributes not counted."""
+    """Return the positions at which each name is used or set, without attributes."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for match in _WORD.finditer(plain):
         if (word := match[0])[0] != ".":
@@ -42,7 +42,7 @@ def uses_of(plain: str) -> Mapping[str, list[int]]:
 
 
 def bracket_end(plain: str, place: int) -> int:
-    """Return where the bracket at `place` closes."""
+    """Return the position at which the bracket at `place` closes."""
     depth = 0
     for match in _BRACKETS.finditer(plain, place):
         depth += 1 if match[0] in OPENING else -1
@@ -93,7 +93,7 @@ def is_read(plain: str, names: Mapping[str, list[int]], name: str, function: Fun
 def argument_for(
     plain: str, parts: tuple[tuple[int, int], ...], k: int, name: str
 ) -> tuple[int, int] | None:
-    """Return the argument for parameter `k`; None where a call leaves it at its default."""
+    """Return the argument for parameter `k`; None if a call uses its default."""
     for i, part in enumerate(parts):
         word = re.match(r"\s*(\w+)=[^=]", plain[slice(*part)])
         if (word[1] == name) if word else (i == k):
@@ -122,6 +122,6 @@ def without_parts(text: str, plain: str, cuts: list[tuple[int, int]]) -> tuple[s
 
 
 def without_span(text: str, plain: str, span: tuple[int, int]) -> tuple[str, str]:
-    """Return `text` and `plain` without what lies in a span of both."""
+    """Return `text` and `plain` without a span."""
     start, end = span
     return text[:start] + text[end:], plain[:start] + plain[end:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the text of a rendered kernel says without running it: its constants, its blocks."""
+"""Reads a rendered kernel without running it: its constants, its blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OPAQUE = re.compile(
     r"|'(?:[^'\\\n]|\\.)*')|#[^\n]*",
     re.DOTALL,
 )
-"""Strings and comments: no name in them is a use, but for strings with values in them."""
+"""Strings and comments. Names in them are not uses, except in strings with values in them."""
 
 _CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*) = (.+)$", re.MULTILINE)
 _ALLOWED = {"min": min, "max": max, "__builtins__": {}}
@@ -43,14 +43,14 @@ def constants(text: str) -> dict[str, Any]:
 
 
 def value(expression: str, known: dict[str, Any]) -> Any:
-    """Return the value of an expression of constants; raise what its evaluation raises."""
+    """Return the value of an expression of constants; errors of its evaluation are raised."""
     match = re.fullmatch(r"cutlass\.const_expr\((.+)\)", expression)
     code = compile((match[1] if match else expression).strip(), "", "eval", dont_inherit=True)
     return eval(code, _ALLOWED, known)  # noqa: S307  # a constant of a template, which is code
 
 
 def decided(expression: str, known: dict[str, Any]) -> bool | None:
-    """Return whether a condition holds; None if only a run can tell."""
+    """Return whether a condition holds; None if that depends on the run."""
     if not re.search(r"[A-Z]", expression):
         return None
     try:

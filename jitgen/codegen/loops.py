@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rendered kernel without loops of one pass: their bodies stand in their place, for pass 0."""
+"""Replaces loops of one pass in a rendered kernel by their bodies for pass 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _FOLDED = (
     (re.compile(r"(?<![\w\])])\((\w+)\)"), r"\1"),
     (re.compile(r"\bif 0 < ([\w.]+):"), r"if \1 > 0:"),
 )
-"""Sums and products with 0, brackets around a name and a condition, with what they are without."""
+"""
+Patterns of sums and products with 0, and of brackets around a name or a condition, with their
+replacements.
+"""
 
 
 def without_loops(text: str, known: dict[str, Any]) -> str:
@@ -57,7 +60,9 @@ def _has_one_pass(arguments: str, known: dict[str, Any]) -> bool:
 
 
 def _of_pass_0(lines: list[str], plain: list[str], name: str) -> list[str] | None:
-    """Return a loop's body where `name` is 0; None if it does more with it than read it."""
+    """
+    Return the body of a loop for `name` = 0; None if the body does more with the name than read it.
+    """
     use = re.compile(rf"(?<![\w.]){name}\b(?!=[^=])")
     sets = re.compile(
         rf"\b(?:for|in) [^=]*\b{name} in |^ *(?:[\w, ]+, )?{name}(?:, [\w, ]+)? [+-]?= "
@@ -77,7 +82,7 @@ def _of_pass_0(lines: list[str], plain: list[str], name: str) -> list[str] | Non
 
 
 def _folded(line: str) -> str:
-    """Return a line in which an index became 0, without what adds or multiplies it."""
+    """Return a line in which an index became 0, without sums and products with this 0."""
     before = ""
     while line != before:
         before = line

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Parameters of a template: the config, and the numbers that the target's rules derive from it.
+The parameters of a template: the config, and the numbers that the target's rules derive from it.
 
-Sources and keys both start from here, without Jinja: a warm start needs the key only.
+Sources and keys are both made from these. This module does not import Jinja, because a warm start
+only needs the key.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from jitgen.templates import contents
 
 RENDERING = 3
 """
-Version of `jitgen.codegen.render`. Part of every key: raise it with every change that renders
-another text from the same template and parameters.
+Version of `jitgen.codegen.render`, which is part of every key. Increase it with every change that
+renders a different text from the same template and parameters.
 """
 
 
@@ -60,9 +61,9 @@ def read(template: Template) -> frozenset[str]:
     """
     Return the names of the parameters that the files of a template read.
 
-    A partial lists them at its top, in a line ``Parameters:`` that a test compares with Jinja's
-    findings. A file without such a line, such as the entry, is searched for names: a warm start
-    needs the answer for its key, and does not import Jinja.
+    A partial lists them at its top, in a line ``Parameters:``, which a test compares with Jinja's
+    result. A file without such a line, such as the entry, is searched for names, because a warm
+    start needs the parameters for its key and does not import Jinja.
     """
     return (
         _read(template.root, template.entry)
@@ -111,7 +112,10 @@ def derived(config: Config, arch: Arch) -> dict[str, Any]:
 
 
 def _mentions(template: Template, names: Iterable[str]) -> bool:
-    """Return whether a template may read any of `names`: quicker to say than which it reads."""
+    """
+    Return whether a template may read any of `names`; this is faster than finding out which ones it
+    reads.
+    """
     if template.parameters is not None:
         return not template.parameters.isdisjoint(names)
     texts = contents(template.root, template.entry).values()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which template each line of a rendered kernel comes from.
+Finds the template from which each line of a rendered kernel comes.
 
-The templates are rendered once more with marks: one before each line of their text, and one where
-a partial begins and ends. So what comes out of Jinja is known exactly. `specialise` then takes out
-lines, and shortens or joins a few, but never changes their order: each line of the source is found
-again among those of its section. A line that was changed there has the line that is most like it.
+The templates are rendered again with marks: before each line of their text, and at the beginning
+and the end of each partial. So the origin of every line of Jinja's output is known exactly.
+`specialise` then removes lines, and shortens or joins a few, but never changes their order. So each
+line of the source is found among the lines of its section; a changed line is assigned to the most
+similar line.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _UNMARKED = re.compile(r"[ \t]*(?:#%|##|\{%|\{#|$)")
 """Lines of a template that are no text, and empty ones."""
 
 _LIKE = 0.5
-"""How much of a changed line and the one that it comes from is the same, at least."""
+"""Least similarity of a changed line and the line from which it comes."""
 
 
 class Origin(NamedTuple):
-    """Where a line of a source comes from: a template's file and its line there, from 1 on."""
+    """The origin of a line of a source: a template's file, and a line of it, counted from 1."""
 
     partial: str
     line: int
@@ -52,9 +53,9 @@ class Part:
     Attributes:
         partial: Its name.
         depth: How many files it is included through; 0 for the entry.
-        first, last: The lines of the source that it and what it includes make; None if nothing of
-            it is left.
-        own_lines: How many of these are its own, empty ones not counted.
+        first, last: The lines of the source that come from it and the files that it includes; None
+            if none is left.
+        own_lines: Number of these lines that come from this file itself, without empty lines.
     """
 
     partial: str
@@ -67,12 +68,12 @@ class Part:
 @frozen
 class Origins:
     """
-    What a kernel's source is made of.
+    The templates of a kernel's source.
 
     Attributes:
         parts: The files, each before those that it includes, in the order of the template.
-        lines: Where each line of the source comes from; None for empty lines, and for the comments
-            that name a partial, which the renderer writes.
+        lines: The origin of each line of the source; None for empty lines, and for comments with
+            the name of a partial, which the renderer writes.
     """
 
     parts: tuple[Part, ...]
@@ -101,7 +102,7 @@ class _Marking(Loader):
 
 
 class _Tracing(jinja2.Environment):
-    """Templates that say in what they give where they begin and end."""
+    """Templates whose output has marks at their beginning and end."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -126,11 +127,11 @@ class _Tracing(jinja2.Environment):
 
 def origins(source: Source) -> Origins:
     """
-    Return what a source is made of.
+    Return the templates of a source.
 
     Raises:
-        ConfigError: The source is not what the templates give for its config: a person has edited
-            it, or another version of the templates made it.
+        ConfigError: The source differs from what the templates render for its config: it was
+            edited, or made by another version of the templates.
         RenderError: The template is written so that its lines cannot be followed.
     """
     if source.text != render(source.config, source.arch).text:

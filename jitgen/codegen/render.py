@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Config to source text, through Jinja."""
+"""Renders the source of a config, with Jinja."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ SECTION = re.compile(r"# ([\w/]+\.py\.jinja)")
 
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9_]+")
 _SAFE_JSON = re.compile(r"[A-Za-z0-9_{}:,\"]+")
-"""Characters of a config's canonical JSON: none of them could end the comment that holds it."""
+"""
+The allowed characters of a config's canonical JSON; none of them can end the comment that contains
+it.
+"""
 
 
 @frozen
@@ -48,8 +51,7 @@ class Source:
         arch: The target.
         name: Name of the kernel, and the symbol that its artifact exports.
         text: The Python source; the same config and target always give the same bytes.
-        entry: The function in it that the symbol calls; that of the config's operation, if it is
-            not said.
+        entry: The function in it that the symbol calls; by default that of the config's operation.
     """
 
     config: Config
@@ -140,8 +142,8 @@ def _comment_lines(text: str) -> str:
 
 def _plain(name: str, value: Any) -> Any:
     """
-    Let only numbers, booleans, plain words and the config's JSON into a source: rendered text is
-    code that runs.
+    Return a value for a source, after checking that it is a number, a boolean, a plain word or the
+    config's JSON: rendered text is code that runs.
     """
     safe = _SAFE_JSON if name == "config_json" else _SAFE_TEXT
     if isinstance(value, (bool, int)) or (isinstance(value, str) and safe.fullmatch(value)):
@@ -151,7 +153,7 @@ def _plain(name: str, value: Any) -> Any:
 
 def values(config: Config, arch: Arch) -> dict[str, Any]:
     """
-    Return what a kernel's template is given, by name.
+    Return the values for a kernel's template, by name.
 
     Raises:
         UnsupportedConfig: `arch` cannot run `config`.
@@ -167,8 +169,8 @@ def render(config: Config, arch: Arch | str, root: Path | None = None) -> Source
     Args:
         config: The config.
         arch: The target.
-        root: A folder with another version of its template; files that it lacks are taken from
-            jitgen's own.
+        root: A folder with another version of the template; files that it lacks are taken from
+            jitgen.
 
     Raises:
         UnsupportedConfig: `arch` cannot run `config`.
@@ -202,8 +204,8 @@ def render(config: Config, arch: Arch | str, root: Path | None = None) -> Source
 
 def source_of(config: Config, arch: Arch, text: str = "") -> Source:
     """
-    Return the source of `config` for `arch`: `text` if it is given (edited, or from an entry), else
-    as the templates render it.
+    Return the source of `config` for `arch`: `text` if it is given (an edited source, or that of an
+    entry), otherwise the rendered one.
 
     Raises:
         As `render`.
@@ -219,7 +221,10 @@ def _tidy(text: str) -> str:
 
 
 def _sections(text: str) -> str:
-    """Return a text with the names of partials that something came of, each once in a row."""
+    """
+    Return a text with the names of only those partials that have lines, and without repeats in a
+    row.
+    """
     kept: list[str] = []
     current, waiting = "", ""
     for line in text.split("\n"):

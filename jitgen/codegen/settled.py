@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A rendered kernel with a constant in the place of what is never anything else.
+Replaces parameters and fields that always have the same value in a rendered kernel by constants.
 
-These are parameters for which every call has the same constant, and fields of records that keep
-their default. Factors of one go.
+These are parameters for which every call passes the same constant, and fields of records that
+always have their default. Factors of 1 are removed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _BRACKETED = re.compile(r"(?<![\w\])])\((\w+)\)")
 
 def settled(text: str, plain: str, records: Iterable[str], kept: frozenset[str]) -> str:
     """
-    Return `text` with constants in the place of parameters and fields that are never anything else.
+    Return `text` with constants instead of parameters and fields that always have one value.
 
     Args:
         text: A Python module, formatted.
         plain: The same without strings and comments, as `masked` returns it.
         records: Named tuples whose fields are read by their names alone.
-        kept: Names of functions that callers of the module use: they stay as they are.
+        kept: Names of functions that callers of the module use; these are not changed.
     """
     while found := [*_parameters(text, plain, kept)]:
         text = _with(text, found)

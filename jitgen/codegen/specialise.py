@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A rendered kernel without what its config does not need.
+Removes from a rendered kernel everything that its config does not need.
 
-Partials are written for many configs: they test constants of the generated file, and hand each
-other values that only some of them use. Here the constants are known: tests of them are decided,
-loops of one pass become their bodies, parameters that always have one value become this value, and
-parameters, functions, constants and imports that are then unused are taken out. The compiler would
-do the same; this is for the reader.
+Partials are written for many configs: they test constants of the generated file, and pass values
+that only some of them use. In a rendered kernel the constants are known. So tests of constants are
+decided, loops of one pass are replaced by their bodies, parameters that always have one value are
+replaced by it, and unused parameters, functions, constants and imports are removed. The compiler
+would do the same; this makes the source readable.
 
-It works on text, not on a syntax tree: comments and lines stay as the templates have them, and up
-to Python 3.11.7 two threads that build a tree at once raise SystemError.
+It works on text instead of a syntax tree, so that comments and lines stay as in the templates, and
+because up to Python 3.11.7 two threads that build a tree at the same time raise SystemError.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from jitgen.codegen.settled import settled, without_ones
 LINE_LENGTH = 100
 
 RECORDS = ("WorkTile", "Schedule", "Copies", "TileCoord", "Cta", "Choice", "Lane", "Product")
-"""Named tuples that templates read by the names of their fields, and never unpack."""
+"""Named tuples whose fields templates read only by name."""
 
 _QUOTED = re.compile(r"[\"'](\w+)[\"']")
 _IF = re.compile(r"( *)(if|elif) (.+):(?:  #.*)?")
@@ -56,7 +56,7 @@ _HARMLESS = frozenset(
     )
     for name in names
 )
-"""Functions without side effects: an unread call of them may go, as may any without arguments."""
+"""Functions without side effects: a call whose result is not read may be removed."""
 _UNUSED = "  # noqa: ARG001"
 _COMMENT = re.compile(r"^#[^\n]*", re.MULTILINE)
 _FIELD = re.compile(r"^    (\w+): [^\n]*\n", re.MULTILINE)
@@ -73,7 +73,7 @@ def specialised(text: str, kept: frozenset[str]) -> str:
 
     Args:
         text: A Python module, formatted.
-        kept: Names that callers of the module use: they stay as they are.
+        kept: Names that callers of the module use; these are not changed.
     """
     known = constants(text)
     text = without_ones(without_loops(text, known), known)
@@ -348,13 +348,13 @@ def _without_variables(text: str, plain: str, kept: frozenset[str]) -> tuple[str
 
 
 def _is_harmless(value: str) -> bool:
-    """Return whether a value is whole in its line, and finding it does nothing else."""
+    """Return whether a value ends in its line, and computing it has no side effects."""
     is_whole = all(value.count(each) == value.count(OPENING[each]) for each in OPENING)
     return is_whole and all(name in _HARMLESS or empty for name, empty in _CALLED.findall(value))
 
 
 def _alone(plain: str, start: int, end: int) -> bool:
-    """Return whether a line is all that its block has."""
+    """Return whether a line is the only one of its block."""
     before, after = plain[:start].rstrip(), plain[end:].lstrip("\n")
     indent = indent_of(plain[start:end])
     return before.endswith(":") and indent_of(after.split("\n", 1)[0]) < indent

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a source to an artifact: compile, link, inspect."""
+"""Compiles a source to an artifact, links and inspects it."""

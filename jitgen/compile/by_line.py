@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-PTX and SASS with lines of the source in between: before each run of instructions the line that they
-come from.
+PTX and SASS with the lines of the source: each line is before the instructions that come from it.
 
-They come from one more compile with line information, which leaves the instructions as they are.
+The source is compiled again with line information, which does not change the instructions.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Listing:
 
     Attributes:
         text: The rows; those of the source are comments.
-        lines: For each row the line of the source that it is, or is from; None where none is known.
+        lines: For each row the line of the source that it shows or comes from; None if unknown.
     """
 
     text: str

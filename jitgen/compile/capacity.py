@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many compile processes this machine, and this process's share of it, can carry."""
+"""The number of compile processes that this machine, and this process's share of it, can run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ WORKER_BYTES = 600 * 2**20
 
 def default_jobs(requested: int = 0) -> int:
     """
-    Return how many compile processes to run: `requested`; if it is 0, the number that suits the
+    Return the number of compile processes to run: `requested`, or, if it is 0, a number for this
     machine.
 
-    That is one for each core that this process may use, as far as the free memory goes;
-    the limits of its control group (version 2) count.
+    That is one for each core that this process may use, limited by the free memory, also by that of
+    its control group (version 2).
     """
     if requested > 0:
         return requested

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How jitgen starts Python: with this process's import path, and never with the working folder."""
+"""
+Starts Python processes with this process's import path, but never with the working folder on it.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,9 @@ def python(module: str, *arguments: str) -> list[str]:
     """
     Return the command that calls ``main(*arguments)`` of `module` in a new interpreter.
 
-    Safe-path mode keeps the working folder, and whatever ``json.py`` lies in it, off ``sys.path``;
-    start it with `environment`, in `FOLDER`.
-    Nothing is imported from the caller's ``__main__``, so that this works from a script without a
-    guard and from a REPL.
+    Safe-path mode keeps the working folder, which may contain a ``json.py``, off ``sys.path``.
+    Start the command with `environment`, in `FOLDER`. Nothing is imported from the caller's
+    ``__main__``, so this works from a script without a guard and from a REPL.
     """
     return [sys.executable, "-P", "-c", _START.format(module=module), _import_path(), *arguments]
 
@@ -55,7 +56,7 @@ def _import_path() -> str:
     """
     Return this process's import path as JSON, without entries that mean the working folder.
 
-    A program that found jitgen in its working folder finds it behind everything else.
+    If the program found jitgen in its working folder, that folder is the last entry.
     """
     home = str(Path(__file__).resolve().parents[2])
     path = [str(folder) for folder in sys.path if Path(str(folder)).is_absolute()]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Decides where a compile happens, and which failures are certain.
+Decides in which process a compile runs, and which failures are certain.
 
-In this process it takes a second less, but the compiler may be told to generate other code, the
-stack may be deep, memory short, and LLVM ends its process where it runs out. So a compile that
-fails here is repeated in a separate process, and only a refusal from there is certain.
+A compile in this process takes a second less. But in it the compiler may have been set to generate
+other code, the stack may be deep, memory may be short, and LLVM ends its process when memory runs
+out. So a compile that fails in this process is repeated in a separate process, and only a refusal
+there is certain.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Where(StrEnum):
 
 def usual() -> Where:
     """
-    Return where calls compile, by JITGEN_COMPILE.
+    Return the process in which calls compile, by JITGEN_COMPILE.
 
     ``auto`` means a worker if JITGEN_ON_MISS=fallback: LLVM must not end a process that serves.
     """
@@ -58,16 +59,16 @@ def compile_kernel(
     Args:
         config: What to compile.
         arch: The target.
-        where: ``process``: this one. ``worker``: a process of its own. ``auto``: this one, but a
-            process of its own if this one is unfit or the compile fails here.
-        timeout_s: How long a process of its own may take.
-        stop: What ends such a process from another thread.
-        text: A source that a person has edited, in the place of the rendered one.
+        where: ``process``: this process. ``worker``: a separate process. ``auto``: this process,
+            but a separate one if this one is unfit or the compile fails.
+        timeout_s: Time limit of a separate process.
+        stop: Object by which another thread ends such a process.
+        text: An edited source, instead of the rendered one.
 
     Raises:
         CompileError: The compiler refused it.
         CompileTimeout: It took too long.
-        ResourceError: Something ran out.
+        ResourceError: A resource ran out.
         ToolchainError: The compiler is not installed.
     """
     require_compiler()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Source to artifact, in this process; the only module that imports the compiler.
+Compiles a source to an artifact in this process; the only module that imports the compiler.
 
-The compiler is not thread-safe, so one lock in the process guards it; parallel compiling takes
-processes. Nor is it the same in every process: a program that imported it before may have set it to
-generate other code, which `unfit` detects. Artifacts of such a process are never published.
+The compiler is not thread-safe, so one lock per process guards it; parallel compiling needs several
+processes. A program that imported the compiler before may have set it to generate other code, which
+`unfit` detects. Artifacts of such a process are never published.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _TYPES = {
     "int32": "Int32",
     "uint8": "Uint8",
 }
-"""Types of the compiler by those of torch; the emulator takes no others."""
+"""Types of the compiler by those of torch; the emulator supports no others."""
 
 _settings_at_import: dict[str, Any] | None = None
 """The compiler's settings when this module imported it; None if it did not import it."""
@@ -84,11 +84,12 @@ class Artifact:
     Attributes:
         symbol: The exported function.
         files: ``kernel.py`` and the native code, by name.
-        library: Name of the native code: ``kernel.so``, or ``kernel.o`` where it was not linked.
+        library: Name of the native code: ``kernel.so``, or ``kernel.o`` if it was not linked.
         compile_s: Seconds in the compiler.
         link_s: Seconds in the linker.
-        ptx: The PTX, if it was asked for; else empty.
-        why_private: Why this must not be published, though it works here; empty where it may be.
+        ptx: The PTX if it was requested; otherwise empty.
+        why_private: Why this must not be published, although it works in this process; empty if it
+            may be published.
     """
 
     symbol: str
@@ -106,22 +107,22 @@ def compile_source(
     """
     Compile `source` in this process. Needs no GPU: the source names its target.
 
-    Holds the process-wide compile lock. A linker that fails leaves the object, which this process
-    can load, and a reason in `why_private`.
+    Holds the process-wide compile lock. If the linker fails, the artifact has the object, which
+    this process can load, and the reason in `why_private`.
 
     Args:
         source: What to compile.
         wants_ptx: Whether to keep the PTX (GPU targets only).
-        line_info: Note in the PTX which line of the source each instruction comes from, which
-            leaves the instructions as they are.
+        line_info: Record in the PTX the source line of each instruction; this does not change the
+            instructions.
         links: Whether to link the object.
 
     Raises:
         ToolchainError: The compiler is not installed.
         ResourceError: There is no room for its files.
         CompileError: The compiler refused the source; its own error is the cause.
-        Exception: MemoryError, RecursionError, OSError: this process or machine is short of
-            something, which is not the source's fault.
+        Exception: MemoryError, RecursionError, OSError: this process or machine lacks a resource;
+            the source is not the cause.
     """
     with scratch() as directory:
         path = directory / SOURCE
@@ -150,14 +151,15 @@ def compile_function(
     function: Any, arguments: Sequence[Any], *, name: str, arch: str
 ) -> tuple[bytes, str]:
     """
-    Compile a function of the user's own, in this process; return a shared library and its PTX.
+    Compile a function of the user in this process; return a shared library and its PTX.
 
     Args:
         function: Decorated with ``cute.jit``, or an object whose ``__call__`` is.
-        arguments: What ``cute.compile`` takes for it. Torch tensors stand for tensors on a GPU of
-            just their type, shape and strides, and `STREAM` for the stream of the call.
+        arguments: Arguments for ``cute.compile``. Torch tensors stand for GPU tensors with exactly
+            their type, shape and strides, and `STREAM` for the stream of the call.
         name: The symbol that the library is to export.
-        arch: What the compiler calls a GPU target, be it one of jitgen or not: ``sm_100a``.
+        arch: The compiler's name of a GPU target, such as ``sm_100a``; it need not be a target of
+            jitgen.
 
     Raises:
         ConfigError: A tensor has a type that kernels do not know.

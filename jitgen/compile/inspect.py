@@ -2,11 +2,11 @@
 """
 Reads an artifact: machine code, registers, stack, barriers; and compiles a source to PTX.
 
-The GPU code of an artifact is an ELF file (a cubin) that lies as it is inside the shared library.
-Reading it and its resources takes no tool; disassembling takes nvdisasm, which comes with
-``pip install jitgen[inspect]``. Dynamic shared memory is an attribute of the launch and therefore
-not found here: it is the ``smem_bytes`` that `jitgen.targets.legality` derives, and of an edited
-source what `jitgen.verify.launched` finds.
+The GPU code of an artifact is an ELF file (a cubin) inside the shared library. Reading it and its
+resources needs no tool; disassembling needs nvdisasm, which ``pip install jitgen[inspect]``
+installs. Dynamic shared memory is an attribute of the launch and therefore not found here: it is
+the ``smem_bytes`` that `jitgen.targets.legality` derives, and of an edited source what
+`jitgen.verify.launched` finds.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ class Resources:
     Resources of a GPU kernel on a multiprocessor.
 
     Attributes:
-        registers: For each thread at launch; ``setmaxnreg`` moves registers between warps later.
-        threads: For each CTA, as the kernel requires it; 0 where it does not.
+        registers: Registers of each thread at launch; ``setmaxnreg`` moves registers between warps
+            later.
+        threads: Threads of each CTA that the kernel requires; 0 if it does not require a number.
         stack_bytes: Local memory of each thread for spilled registers and arrays; 0 is expected.
         local_bytes: Local memory of each thread that is reserved for the kernel by name.
-        shared_bytes: Static shared memory of each CTA, what the system reserves included.
+        shared_bytes: Static shared memory of each CTA, including the part that the system reserves.
         barriers: Named barriers (``bar.sync``) of each CTA; all 16 where code computes the number.
         mbarriers: Barriers in shared memory that the kernel initialises.
-        spill_instructions: Loads and stores of spilled registers in the code. None where there is
-            a stack and no disassembler to count them.
+        spill_instructions: Loads and stores of spilled registers in the code. None if there is a
+            stack, but no disassembler to count them.
         code_bytes: Size of the machine code.
     """
 
@@ -98,8 +99,8 @@ def resources(library: bytes) -> Resources:
     """
     Return the registers, memory and barriers of the kernel in `library`.
 
-    Needs no tool: a kernel without a stack spills nothing. Where there is a stack, spills are
-    counted in the disassembly if that is installed.
+    Needs no tool: a kernel without a stack has no spills. If there is a stack, spills are counted
+    in the disassembly, if a disassembler is installed.
 
     Raises:
         ArtifactError: There is no GPU code.

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Compile processes: many calls of one function, each in a process of its own.
+Compile processes: many calls of one function, each in a separate process.
 
 The compiler is not thread-safe, it crashes on some inputs, and it takes a second to import. So one
 helper process (`jitgen.compile.worker_server`) imports it and forks a child for each task. Nothing
 is re-imported from the caller's ``__main__``: this works from a script without a guard, from a REPL
 and under pytest. Tasks and results are JSON values; no pickle is involved.
 
-The processes see no GPU. A crash, a time-out or an exception costs its own task only. Leaving the
-iterator early, or dying, ends every process.
+The processes see no GPU. A crash, a time-out or an exception affects only its own task. If the
+iterator is left early, or this process dies, all processes end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ PRELOAD = (
     "cutlass.cute._tvm_ffi_args_spec_converter",
     "cutlass.cutlass_dsl.tvm_ffi_provider",
 )
-"""Modules that children find imported; a name that a version of the compiler lacks is skipped."""
+"""
+Modules that are imported in advance for children; names that a version of the compiler lacks are
+skipped.
+"""
 
 WITHOUT = ("torch",)
 """
@@ -151,23 +154,24 @@ def run(
     without: Sequence[str] = WITHOUT,
 ) -> Iterator[Outcome]:
     """
-    Call `function` with each of `tasks` in a process of its own, and yield outcomes as they finish.
+    Call `function` with each of `tasks` in a separate process, and yield outcomes as they finish.
 
-    Work begins when the first outcome is asked for. Closing the iterator, and an exception such as
-    KeyboardInterrupt while it waits, kill every process that is still running. The processes have
-    this one's environment, without what was set only in Python.
+    Work begins when the first outcome is requested. Closing the iterator, or an exception such as
+    KeyboardInterrupt while it waits, kills every running process. The processes have this process's
+    environment, without settings that were made only in Python.
 
     Args:
         function: ``pkg.mod:name``, importable with this process's ``sys.path``; takes one task.
         tasks: JSON values.
         jobs: How many tasks run at a time, at least 1; see `jitgen.compile.capacity`.
-        timeout_s: After so many seconds a task and all that it started are killed.
+        timeout_s: Seconds after which a task, and every process that it started, is killed.
         stop: Ends the run from another thread; tasks that it ends have no outcome.
         preload: Modules that are imported once, before the first task.
         without: Modules that tasks cannot import.
 
     Yields:
-        One outcome for each task, in the order in which they end; what a task does never raises.
+        One outcome for each task, in the order in which they end; failures of tasks are outcomes
+        and never raise.
 
     Raises:
         TypeError: A task is not a JSON value.

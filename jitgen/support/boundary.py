@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The boundary of jitgen's calls: errors that leave it are jitgen's, and it has enough stack.
+The boundary of jitgen's calls: it converts all errors to errors of jitgen, and provides enough
+stack.
 
 The compiler, the database and the file systems underneath raise exceptions of many types. A program
-that catches `JitgenError` must have caught all of them; only its own interrupts pass.
+that catches `JitgenError` must catch all of these; only the program's own interrupts pass
+unchanged.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ _FRAMES = 500
 @contextmanager
 def boundary(what: str) -> Iterator[None]:
     """
-    Turn any exception of the with block, which does `what`, into an error of jitgen's.
+    Convert any exception of the with block, which does `what`, to an error of jitgen.
 
-    An exception that a signal handler of the program raised passes unchanged: the program wants it.
+    An exception that a signal handler of the program raised passes unchanged, because the program
+    expects it.
 
     Raises:
         ResourceError: Memory, stack, descriptors or disk ran out.

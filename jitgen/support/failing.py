@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Kinds of failures: which may be remembered, by whom, and for how long.
+The kinds of failures: which may be remembered, where, and for how long.
 
-Every place of jitgen's that remembers a failure treats it as one of three kinds:
+All code that remembers a failure treats it as one of three kinds:
 
-* **certain**: the thing itself fails, and will fail again, here and elsewhere. The compiler refuses
-  a source in a process that did nothing else; an entry does not have its digest. All may
-  remember it, for as long as a setting says.
-* **passing**: this process or machine is short of something just now: memory, stack, threads,
-  processes, descriptors, disk, time. It says nothing about the thing. It is never told to others,
-  and tried again after seconds that double. What cannot be said for certain counts as passing.
-* **said elsewhere**: a remote place does not answer, does not have it, or gives what is not
-  accepted. It is remembered of that place, until that may be otherwise, and never of the kernel.
+* **certain**: the kernel or entry itself is wrong, and fails again on every machine. Examples: the
+  compiler refuses a source in a process that did nothing else; an entry does not match its digest.
+  All processes may remember it, for as long as a setting says.
+* **passing**: this process or machine lacks a resource at this time: memory, stack, threads,
+  processes, descriptors, disk, time. That says nothing about the kernel. It is never shared, and
+  tried again after a delay that doubles each time. Failures of unknown kind count as passing.
+* **said elsewhere**: a remote cache or service does not answer, does not have the kernel, or
+  returns one that is not accepted. It is remembered for that cache or service, for a limited time,
+  and never for the kernel.
 
-`tests/unit/test_failure_memories.py` has the list of the places.
+`tests/unit/test_failure_memories.py` lists all code that remembers failures.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _OF_THIS_PROCESS = frozenset(
         *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOBUFS),
     }
 )
-"""Errors that the disk or network is not to blame for."""
+"""Errors of which the disk or network is not the cause."""
 
 _WORDS = ("can't start new thread", "out of memory", "bad_alloc", "Cannot allocate memory")
 """
@@ -121,7 +122,7 @@ class Backoff:
         self._until: dict[str, tuple[float, str]] = {}
 
     def failed(self, key: str, reason: str, *, is_foreseen: bool = True) -> float:
-        """Note that `key` failed for `reason`; returns in how many seconds to try again."""
+        """Record that `key` failed for `reason`; return the seconds until the next try."""
         most = RETRY_MOST_S if is_foreseen else RETRY_UNFORESEEN_MOST_S
         with self._guard:
             tries = self._tries[key] = self._tries.get(key, 0) + 1

@@ -2,14 +2,14 @@
 """
 Forks of a process in which another thread is busy with the compiler.
 
-A module that a thread is importing is locked, and a forked child inherits the lock without the
-thread: an import of it in the child waits for ever. Importing the compiler takes a second, and each
-first compile imports more. So a fork waits until no thread does that, and no thread begins before
-the fork is over. Only ``os.fork`` waits, and what calls it, as multiprocessing does; ``subprocess``
-does not.
+While a thread imports a module, the module is locked. A forked child inherits the lock without the
+thread, so importing the module in the child would wait for ever. Importing the compiler takes a
+second, and each first compile imports more. So a fork waits until no thread does that, and no
+thread begins before the fork is over. Only ``os.fork`` waits, and code that calls it, such as
+multiprocessing; ``subprocess`` does not.
 
-Should the wait be too long, the fork goes on, and the child refuses to compile or load, which is
-better than to hang.
+If the wait is too long, the fork goes on, and the child refuses to compile or load, which is better
+than hanging.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class _Gate:
             self.busy[thread] = self.busy.get(thread, 0) + depth
 
     def leave(self, *, wholly: bool = False) -> int:
-        """Let this thread be busy once less, or not at all; returns how often it was."""
+        """
+        End one level of this thread's busy work, or all levels if `wholly`; return the previous
+        number of levels.
+        """
         thread = threading.get_ident()
         with self.changed:
             depth = self.busy.pop(thread, 0)
@@ -68,7 +71,7 @@ def busy() -> Iterator[None]:
     Mark work that a fork must not interrupt: importing, compiling or loading.
 
     Raises:
-        ResourceError: This process was forked while another thread was at it.
+        ResourceError: This process was forked while another thread was busy.
     """
     if _gate.is_torn:
         raise ResourceError(

@@ -4,9 +4,9 @@ Frozen dataclasses that are quick to import.
 
 ``@frozen`` means ``@dataclass(frozen=True, slots=True, kw_only=True)``. The standard library writes
 six methods of such a class as text and compiles them, 0.4 ms each time that the class is imported,
-and a first call imports a score of classes. Only ``__init__`` needs to be a text of its own; the
-other methods are the same for all and stand here. `dataclasses.fields`, `replace` and `asdict`,
-`copy` and `pickle` work as with any dataclass.
+and a first call imports a score of classes. Only ``__init__`` must be compiled for each class; the
+other methods are the same for all classes and are defined here. `dataclasses.fields`, `replace` and
+`asdict`, `copy` and `pickle` work as with any dataclass.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports when something is first asked for: names of a package, and torch."""
+"""Imports on first use: for the names of a package, and for torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Modules, classes and methods that were renamed, by the names that others may still use.
+The old names of renamed modules, classes and methods that other code may still use.
 
 A plug-in imports the protocol of operations and their configs, and defines methods of both. A
 process of another version sends a task by its module, or starts a process of this environment.

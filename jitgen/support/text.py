@@ -2,10 +2,10 @@
 """
 Text from untrusted files, escaped for a terminal or a log.
 
-Names, reasons and paths come from files that another user may have written. On a terminal an
-escape sequence in one of them can move the cursor, recolour what was said before, or set the
-window's title, and characters that reorder or hide text can make one name look like another. So
-whatever Unicode counts as not printable is shown as an escape.
+Names, reasons and paths come from files that another user may have written. On a terminal an escape
+sequence in one of them can move the cursor, recolour what was said before, or set the window's
+title, and characters that reorder or hide text can make one name look like another. So every
+character that is not printable according to Unicode is shown as an escape.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def printable(text: str, keep: str = "") -> str:
     r"""
-    Return `text` with every character that is not printable as an escape: ``\x1b``, ``\u202e``.
+    Return `text` with every non-printable character replaced by an escape such as ``\x1b`` or
+    ``\u202e``.
 
     Args:
         text: Anything.
-        keep: Characters that stay as they are, for example ``"\n\t"``.
+        keep: Characters that are not replaced, for example ``"\n\t"``.
     """
     if text.isprintable():
         return text

@@ -2,8 +2,8 @@
 """
 Readers of the values of settings: environment variables are texts, a TOML file has types.
 
-A reader returns the value that a text or a TOML value stands for. A value that is not allowed
-raises ValueError, whose message says what is allowed.
+A reader converts a text or a TOML value. For a value that is not allowed, it raises ValueError,
+whose message says what is allowed.
 """
 
 from __future__ import annotations

@@ -42,12 +42,12 @@ class Setting(NamedTuple):
 
     Attributes:
         name: Python name; the variable is ``JITGEN_`` and the name in capitals.
-        default: The value where nothing is set, or a function that finds it.
+        default: The value if nothing is set, or a function that returns it.
         parse: Text to value; raises ValueError with the allowed values.
         kind: The type as the table states it.
         help: One sentence for the table.
         shown_default: The default as the table states it.
-        separator: What stands between several values.
+        separator: The separator of several values.
     """
 
     name: str
@@ -314,4 +314,4 @@ TABLE: tuple[Setting, ...] = (
 )
 
 OTHERS = ("JITGEN_GPU_CACHE", "JITGEN_CHAOS_MARK")
-"""Variables of the tests, which no setting reads."""
+"""Variables that only tests read."""
