@@ -126,7 +126,8 @@ def with_stage(**texts: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
                 raise click.UsageError(f"--{' and --'.join(chosen)}: give one of them")
             return function(*arguments, stage=chosen[0] if chosen else None, **options)
 
-        return command
+        decorated: Callable[..., R] = command
+        return decorated
 
     return decorate
 

@@ -234,7 +234,7 @@ class Part:
             )
         required = {
             spec.name
-            for spec in dataclasses.fields(cls)  # type: ignore[arg-type]
+            for spec in dataclasses.fields(cls)
             if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
         }
         if missing := [name for name in specs if name in required - document.keys()]:
