@@ -5,6 +5,7 @@ All tests of one marker, in pieces of some minutes, with a report that says what
     python -m tests.nightly                        # 15 minutes of the night; again goes on
     python -m tests.nightly --anew --shard 2/8     # a new night, and of it this part
     python -m tests.nightly tests/compile          # the tests of a folder or file
+    python -m tests.nightly --each 2               # of every test at most two cases
     python -m tests.nightly --summary
 
 The report has a JSON document a line, each a `Record`; of those of a test the last one counts. Some
@@ -138,8 +139,10 @@ class Report:
 class Piece:
     """A plugin of pytest that runs what is left of a shard, up to a time, and reports it."""
 
-    def __init__(self, report: Report, number: int, count: int, minutes: float) -> None:
-        self.report, self.number, self.count = report, number, count
+    def __init__(
+        self, report: Report, number: int, count: int, minutes: float, each: int | None = None
+    ) -> None:
+        self.report, self.number, self.count, self.each = report, number, count, each
         self.end = time.monotonic() + minutes * 60
         git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
         self.commit = subprocess.check_output(git, text=True).strip()
@@ -169,9 +172,23 @@ class Piece:
             gone = report.night.keys() - every.keys() - self.broken
             report.add(*(Record(test=test, outcome="gone") for test in sorted(gone)))
         self.shard = report.shard(every, self.number, self.count)
-        wanted = [*self.left("not run"), *self.left("failed")]
+        wanted = [*self._some(self.left("not run")), *self.left("failed")]
         config.hook.pytest_deselected(items=[every[test] for test in every.keys() - wanted])
         items[:] = [every[test] for test in wanted]
+
+    def _some(self, tests: list[str]) -> list[str]:
+        """Leave out the cases of a test beyond its first `each` in this night."""
+        if self.each is None:
+            return tests
+        ran = Counter(
+            _function(test) for test in self.report.night if self.report.outcome(test) != "not run"
+        )
+        found = []
+        for test in tests:
+            ran[_function(test)] += 1
+            if ran[_function(test)] <= self.each:
+                found.append(test)
+        return found
 
     def left(self, outcome: str) -> list[str]:
         """Return the tests of the shard that have this outcome."""
@@ -199,6 +216,11 @@ class Piece:
             self.session.shouldstop = "the time is over"
 
 
+def _function(test: str) -> str:
+    """Return the name of a test without its case."""
+    return test.partition("[")[0]
+
+
 def _first_line(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     return (crash.message if crash else report.longreprtext).strip().partition("\n")[0]
@@ -218,6 +240,9 @@ def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option("--marker", default="nightly", type=click.Choice(["nightly", "service"]))
 @click.option("--shard", default="1/1", callback=_numbers, metavar="I/N", help="Part of the tests.")
 @click.option("--minutes", default=15.0, help="No test begins after them.")
+@click.option(
+    "--each", type=click.IntRange(min=1), help="Cases of a test, at most; all if left out."
+)
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Of all that ran.")
 @click.option("--anew", is_flag=True, help="Begin a night.")
 @click.option("--summary", is_flag=True, help="Run nothing, and print what became of each test.")
@@ -226,6 +251,7 @@ def main(
     marker: str,
     shard: tuple[int, int],
     minutes: float,
+    each: int | None,
     report: Path | None,
     *,
     anew: bool,
@@ -242,7 +268,7 @@ def main(
         return
     if anew:
         records.add(Record(test="", outcome="new night"))
-    piece = Piece(records, *shard, minutes)
+    piece = Piece(records, *shard, minutes, each)
     options = ["-q", "-m", marker, "-p", "no:cacheprovider", "--continue-on-collection-errors"]
     status = pytest.main([*options, *paths], plugins=[piece])
     if status in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):

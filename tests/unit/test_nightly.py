@@ -153,3 +153,12 @@ def test_shards_that_there_are_not(shard: str) -> None:
 
     assert done.exit_code == 2
     assert "must be I/N with I from 1 to N" in done.output
+
+
+def test_some_cases_of_every_test(suite: Path) -> None:
+    """A night that is too short sees something of each; the next piece goes on."""
+    (suite / "mended").touch()
+    assert run(suite, "--each", "1")[0] == 2
+    assert counts(suite) == ["4", "0", "1", "2"]
+    assert run(suite, "--each", "2")[0] == 2
+    assert run(suite)[0] == 0
