@@ -44,29 +44,35 @@ def _warning(meaning: str) -> Kind:
 
 KINDS: dict[str, Kind] = {
     # runs that did not come to their end
-    "fault": _error("an instruction did what hardware does not survive; the run ended there"),
+    "fault": _error(
+        "an instruction did something that hardware does not allow; the run ended there"
+    ),
     "deadlock": _error("every thread waits for something that never comes"),
     # memory and its order
     "race": _error("two accesses to the same memory that nothing orders"),
     "proxy": _error("ordered, but without the fence between the generic and the async proxy"),
     "convergence": _warning(
-        "lanes of a warp that only waited for each other, which need not order memory"
+        "lanes of a warp only waited for each other, which need not order their memory accesses"
     ),
-    "uninitialised": _error("memory or a lane is read that nobody wrote"),
-    "mbarrier": _error("the bytes of a barrier are accessed, or made one again, while it is one"),
+    "uninitialised": _error(
+        "memory, or the register of a lane, is read without having been written"
+    ),
+    "mbarrier": _error("the bytes of a valid mbarrier are accessed or initialised again"),
     "phase": _error(
-        "a phase of a barrier may end before a wait saw the one before, or may pass by a wait"
+        "a phase of a barrier may end before the waits for the previous phase have ended"
     ),
-    "parity": _warning("a wait names a phase by its parity and does not know how many have passed"),
+    "parity": _warning(
+        "a wait by parity, by a thread that does not know how many phases have ended"
+    ),
     "early arrival": _warning(
-        "an arrival may come before a wait saw the phase before, though its phase cannot end then"
+        "an arrival may come before a wait saw the previous phase, but cannot end its phase early"
     ),
     # registers
-    "undefined": _error("a register or predicate is read that nothing was written to"),
-    "setmaxnreg": _error("the wrong way, or again before the warpgroup synchronised"),
-    "setmaxnreg open": _warning(
-        "it has no effect, or may have none: nothing says how many registers the launch has"
+    "undefined": _error("a register or predicate is read without having been written"),
+    "setmaxnreg": _error(
+        "setmaxnreg in the wrong direction, or again before the warpgroup synchronised"
     ),
+    "setmaxnreg open": _warning("setmaxnreg has no effect, or it is unknown whether it has one"),
     # matrix instructions
     "fence": _error("registers of a wgmma were accessed before it, and no wgmma.fence came since"),
     "fragment": _warning(
@@ -80,9 +86,13 @@ KINDS: dict[str, Kind] = {
     "tensor load": _warning("tensor memory is freed after loads that no tcgen05.wait::ld ended"),
     "allocation": _warning("an allocation of tensor memory is larger than the one before it"),
     # the start and the end of a CTA
-    "start": _error("shared memory of another CTA, of which nobody knows that it has started"),
-    "arrival": _warning("threads arrived at a barrier of the CTA that nothing waits for any more"),
-    "exit": _error("loose ends: copies, groups, barriers or memory that a CTA leaves behind"),
+    "start": _error("an access to shared memory of another CTA that may not have started"),
+    "arrival": _warning(
+        "threads arrived at a barrier of the CTA for which no thread waits any more"
+    ),
+    "exit": _error(
+        "a CTA ended with unfinished copies, groups or barriers, or without freeing memory"
+    ),
     # results
     "result": _error("two modes gave different bits"),
     "wrong": _error("values are not those of the reference"),

@@ -200,7 +200,7 @@ def test_prints_are_left_out() -> None:
         (
             LARGER.replace("ld.param.b32 %r2, [larger_1]", "ld.param.b16 %rs2, [larger_1]"),
             call("%r1", "1", "2"),
-            "nobody stored",
+            "nothing stored",
         ),
     ],
 )

@@ -105,7 +105,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "explicitcluster": (
         {"directives": {"explicitcluster": ()}},
         {"directives": {"explicitcluster": (), "reqnctapercluster": (2,)}},
-        "nobody says what a cluster is",
+        "nothing says what a cluster is",
     ),
     "maxclusterrank": (
         clusters(4, directives={"maxclusterrank": (2,)}),

@@ -211,7 +211,7 @@ class GlobalHistory:
                     at,
                     "uninitialised",
                     f"global memory {address:#x} of {found.name} is read; its contents were "
-                    "declared unknown and nobody wrote them",
+                    "declared unknown and were never written",
                 )
         if access.kind in WRITES:
             bytes_.put(found.is_set, True)

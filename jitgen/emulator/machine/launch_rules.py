@@ -134,7 +134,7 @@ def _cluster(kernel: Kernel, launch: Launch, target: Target) -> Iterator[str]:
     if required and _three(required) != launch.cluster:
         yield f"a cluster of {launch.cluster}, but .reqnctapercluster says {_three(required)}"
     if "explicitcluster" in kernel.directives and not (required or launch.names_cluster):
-        yield ".explicitcluster, and nobody says what a cluster is"
+        yield ".explicitcluster, and nothing says what a cluster is"
     ranks = kernel.directives.get("maxclusterrank", (size,))[0]
     if size > ranks:
         yield f"a cluster of {size} CTAs, but .maxclusterrank says {ranks}"

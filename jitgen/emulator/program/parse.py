@@ -264,7 +264,7 @@ def _moves(module: Module, instruction: Instruction, params: set[str]) -> list[I
             module.registers[place] = _CLASS_OF_WIDTH[bits]
         elif place not in module.registers:
             raise UnsupportedPtx(
-                f"PTX line {instruction.line}: nobody stored what {instruction.text} loads"
+                f"PTX line {instruction.line}: nothing stored what {instruction.text} loads"
             )
         op = f"mov.b{max(bits, 16)}"
         moves.append(
