@@ -24,13 +24,13 @@ The store on disk: compiled kernels that any process of their owner can load, ve
         trust.json                     the latest trust document that was seen here
         index/                         hits, sizes and failures; losing it costs statistics only
 
-Four rules: a damaged entry is a miss, a cache that cannot be written is a warning, nothing but
-plain text is ever decoded, and the bytes that were checked are those that are used: bytes in
-memory, from files that were checked as they were opened. Digests protect from damage, not from
-malice: a user who can write to the root can run code as its owner, which is why a root that others
-may write to is refused, unless nothing unsigned is loaded from it (`jitgen.signing`).
+There are four rules. A damaged entry is a miss. A cache that cannot be written gives a warning.
+Only plain text is ever decoded. Exactly the bytes that were checked are used: bytes in memory, from
+files that were checked when they were opened. Digests protect from damage, not from malice: a user
+who can write to the root can run code as its owner. So a root to which others can write is refused,
+unless only signed entries are loaded from it (`jitgen.signing`).
 
-Reading imports neither diskcache nor filelock; what needs them loads them on first use.
+Reading imports neither diskcache nor filelock; other functions load them on first use.
 """
 
 from __future__ import annotations

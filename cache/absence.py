@@ -23,9 +23,9 @@ class Absence:
     Why one root does not serve an entry.
 
     Attributes:
-        place: What messages call the root: ``JITGEN_BASE /opt/jitgen``.
-        reason: Why it does not serve; empty where a good entry lies there.
-        is_passing: Whether it may be there and could not be read just now.
+        place: Name of the root in messages: ``JITGEN_BASE /opt/jitgen``.
+        reason: Why it does not serve the entry; empty if it has a good one.
+        is_passing: Whether the entry may exist but could not be read at this time.
         entry: The entry, where it is good.
     """
 

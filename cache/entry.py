@@ -3,9 +3,9 @@
 An entry: its files, the ``meta.json`` that describes them, and how both are read and written.
 
 ``meta.json`` is indented JSON for people to read. Its ``digest`` field is the SHA-256 of the file's
-own bytes with that digest written as zeros, so that any flipped bit is seen, be it in a time or in
-white space. Every byte of an entry is checked when it is read, and one is written so that it
-survives a power failure.
+own bytes with that digest written as zeros, so that every flipped bit is detected, even in a time
+or in white space. Every byte of an entry is checked when it is read, and entries are written so
+that they survive a power failure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Nothing else is ever opened.
 """
 
 EDITED = "override"
-"""Field of a key document: SHA-256 of a source that a person has edited; it stays in this cache."""
+"""Field of a key document: SHA-256 of an edited source. Such an entry never leaves this cache."""
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _NO_DIGEST = b"0" * 64
@@ -63,7 +63,7 @@ def check_key(key: str) -> str:
     Return `key`, which is then safe as a file name.
 
     Raises:
-        ValueError: `key` is no key.
+        ValueError: `key` is not a key.
     """
     if not is_key(key):
         raise ValueError(f"{key!r} is no key: a key is 64 hexadecimal digits in lower case")
@@ -76,7 +76,7 @@ def key_of(document: Mapping[str, object]) -> str:
 
 
 class FileRecord(TypedDict):
-    """What a record says of a file: its digest, and its size."""
+    """The record of a file: its digest, and its size."""
 
     sha256: str
     bytes: int
@@ -85,7 +85,7 @@ class FileRecord(TypedDict):
 @frozen
 class Meta:
     """
-    What ``meta.json`` says about an entry.
+    The contents of ``meta.json``, the record of an entry.
 
     Attributes:
         schema: Version of this record.
@@ -95,12 +95,13 @@ class Meta:
         arch: Target, for example ``sm_90a``.
         config: The kernel's config as JSON.
         symbol: Exported function in the library.
-        library: File that is loaded: ``kernel.so``; ``kernel.o`` where it is not in a store.
+        library: File that is loaded: ``kernel.so``, or ``kernel.o`` for an entry that is not in a
+            store.
         files: For each file its ``sha256`` and its size in ``bytes``.
         created: When it was compiled, ISO 8601, UTC.
         compile_s: Seconds that the compiler took.
         link_s: Seconds that the linker took.
-        host_isa: What the CPU must have to run the host part: the level that it was compiled for.
+        host_isa: CPU level for which the host part was compiled; the CPU must support it.
         jitgen: Version of jitgen that compiled it.
         builder: Digests of the contents of its builders: ``compiler`` and ``linker``.
     """
@@ -219,12 +220,12 @@ class Entry:
         key: Its key.
         meta: What is known about it.
         files: The content of each file that `meta` lists.
-        directory: Where it lies on the disk, for messages: another process may have changed, moved
-            or removed it. None if it is in memory only.
+        directory: Its path on the disk, for messages only: another process may have changed, moved
+            or removed it. None if it is only in memory.
         why_private: Why it is in memory only; empty if it is in a store.
         signatures: The bytes of its ``signatures.json``, unchecked; empty where there is none.
-        unread: Why the signatures could not be read: the entry may be signed, and is not passed on
-            as unsigned. Empty if they were read, or there are none.
+        unread: Why the signatures could not be read; such an entry may be signed, so it is not sent
+            on as unsigned. Empty if they were read, or there are none.
     """
 
     key: str
@@ -367,7 +368,7 @@ def write_entry(drafts: Folder, entry: Entry, to: Folder) -> None:
     """
     Put `entry` into the folder `to` in one step, written in full and synced before.
 
-    Files are read-only, for an edited one would be a damaged one.
+    Files are read-only, because an entry with an edited file would be damaged.
 
     Raises:
         OSError: The disk is full, `to` holds the entry already, or the like.

@@ -7,11 +7,11 @@ Trusted are this user and the superuser, who can do anything anyway; a folder or
 user, or one that others may write to, is not: see `jitgen.ownership.distrust`. The check is of the
 open descriptor: a path may lead elsewhere a moment later.
 
-Where others have to write (a volume that Kubernetes hands out, a folder that a group shares), the
-setting `trust_shared` names the folder: nothing at or below it is checked then.
+If others must be able to write (a volume of Kubernetes, a folder that a group shares), the setting
+`trust_shared` names the folder; then nothing at or below it is checked.
 
-Everything below a folder is reached from its descriptor, one name at a time, and never through a
-link: the folder that was checked is the one that is used, whatever happens to paths meanwhile.
+Everything below a folder is opened from its descriptor, one name at a time, and never through a
+link. So the folder that was checked is the one that is used, even if paths change meanwhile.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Folder:
     Attributes:
         descriptor: Its descriptor.
         place: Where it was found, as text.
-        is_shared: Whether it lies where others may write, by the user's leave.
+        is_shared: Whether it is in a place where, by the user's setting, others may write.
     """
 
     def __init__(self, descriptor: int, place: Path | str, *, is_shared: bool) -> None:
@@ -126,9 +126,9 @@ class Folder:
 
     def service(self, name: str) -> Folder:
         """
-        Return the folder `name`, opened. It is created if there is none, or if a file or a folder
-        that cannot be written is in its place: the cache can do without anything below it. What is
-        in the way is renamed, or removed if it cannot be renamed.
+        Return the folder `name`, opened. It is created if there is none, or if a file or an
+        unwritable folder is in its place, because the cache does not need anything below it.
+        Whatever is in its place is renamed, or removed if it cannot be renamed.
         """
         with suppress(Damaged, PermissionError), ExitStack() as stack:
             found = stack.enter_context(self.folder(name, create=True))

@@ -2,11 +2,11 @@
 """
 Statistics of entries (names, sizes, uses) and remembered failures, in one database.
 
-diskcache holds it, as text only (see `textdisk`). The entries are the truth: losing the index costs
-the counts of uses and the remembered failures, everything else is learned again from the entries.
-An index that is damaged, or was tampered with, is moved aside and started anew; nothing in it is
-executed, followed or deleted. 256 rows, one for each first byte of a key, hold what is known of the
-entries, so that 10,000 of them are read in some 20 ms.
+diskcache holds it, as text only (see `textdisk`). The entries are authoritative: if the index is
+lost, only the counts of uses and the remembered failures are lost; everything else is read again
+from the entries. An index that is damaged, or was tampered with, is moved aside and started anew;
+nothing in it is executed, followed or deleted. 256 rows, one for each first byte of a key, hold
+what is known of the entries, so that 10,000 of them are read in some 20 ms.
 
 Opening costs tens of milliseconds, so neither loading a kernel nor publishing one does it: they
 write to the `journal`. Only remembered failures, lists and counts open it.

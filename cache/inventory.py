@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Look over all entries: list, count, compare and verify them, without loading any.
+Lists, counts, compares and verifies all entries, without loading any kernel.
 
-Names and sizes come from the index where it knows them, else from each ``meta.json``; what was read
-there goes into the index. Which entries exist is always read from the disk.
+Names and sizes come from the index if it has them, otherwise from each ``meta.json``, and are then
+added to the index. The list of entries is always read from the disk.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Stats:
         limit_bytes: Limit of `disk_bytes`; 0: none.
         hits: Loads from the disk, as far as the index knows.
         failures: Remembered failures.
-        pinned: Entries that pruning spares.
+        pinned: Number of pinned entries, which pruning keeps.
         quarantined: Damaged entries that wait for removal.
         tuned: Problems for which kernels were measured.
         by_arch: Entries of each target; the empty name counts damaged ones.
@@ -106,9 +106,9 @@ class Verification:
     Attributes:
         key: Its key.
         name: Name of the kernel; empty where it is not good.
-        is_good: Whether they are.
-        reason: Why they are not.
-        fate: What was done with it: ``quarantined``, ``removed``, ``hidden``, or nothing.
+        is_good: Whether the bytes are those that were published.
+        reason: Why they are not; empty if they are.
+        fate: What was done with the entry: ``quarantined``, ``removed``, ``hidden``, or empty.
         base: The read-only root that it lies in; empty for the store's own.
     """
 

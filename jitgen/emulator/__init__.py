@@ -8,8 +8,8 @@ asynchronous units. From the outside in: `api.emulate` is the entry, `host` gets
 the artifact, `program` turns PTX into Python functions over numpy arrays, `isa` says what each
 instruction does, `machine` holds what they change, and `formats` the encodings that hardware fixes.
 
-It knows PTX and the machine, and nothing of jitgen but its errors: `jitgen.verify` brings kernels
-here. Other packages import the names of `__all__` from here, and nothing from the modules within.
+It implements PTX and the machine, and imports only the errors of jitgen; `jitgen.verify` passes
+kernels to it. Other packages import the names in `__all__`, and nothing from its modules.
 ``python -m jitgen.emulator KERNEL.ptx`` runs a kernel of any compiler (`__main__`).
 """
 

@@ -47,7 +47,7 @@ class Call(ABC):
         """Run the launches; append the machine of each to `machines` when it begins."""
 
     def declare(self, memory: GlobalMemory, name: str) -> None:
-        """Let memory have a tensor."""
+        """Declare a tensor to the memory."""
         tensor = self.tensors[name]
         memory.add(
             tensor.data_ptr(),

@@ -56,7 +56,7 @@ class DeviceCall:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDevices:
     """
-    What several devices run.
+    The calls of several devices.
 
     Attributes:
         calls: Of 1 to `MOST_DEVICES` devices. Those of a stream follow each other in their order.
@@ -112,7 +112,7 @@ def emulate_devices(
     them. Else it is as `emulate`.
 
     Args:
-        work: What the devices run.
+        work: The calls of the devices.
         modes: See `emulate`; ``quick`` and ``all`` have modes for several devices as well.
         num_sms: SMs of each device.
         time_limit_s: Seconds that one mode may take.
@@ -181,7 +181,7 @@ class _Queue:
     own: list[str] = field(default_factory=list)
 
     def add(self, number: int, call: DeviceCall, prepared: Prepared) -> None:
-        """Add a call, with its number, behind the others."""
+        """Add a call, with its number, after the others."""
         self.programs += prepared.programs
         after = tuple(step for other in call.after for step in self.last[other])
         self.last[number] = after
@@ -199,7 +199,7 @@ class _Queue:
         tensors: dict[str, Tensor],
         groups: dict[str, list[str]],
     ) -> None:
-        """Let the device have a tensor, unless it lies in one that it has."""
+        """Declare a tensor to the device, unless it is inside a declared one."""
         group = groups.setdefault(name, [])
         if not span(tensor) or any(_holds(tensors[other], tensor) for other in self.own):
             return
@@ -218,7 +218,7 @@ class _Devices(Call):
 
     Attributes:
         queues: By device.
-        windows: What all of them see.
+        windows: Memory that all devices can access.
         replays: How often each device runs its calls.
         num_sms: SMs of each.
     """
@@ -278,7 +278,7 @@ def _require_lost(mode: Mode, queues: Sequence[_Queue], replays: int) -> None:
 
 
 def _holds(outer: Tensor, inner: Tensor) -> bool:
-    """Return whether a tensor lies in another one."""
+    """Return whether a tensor is inside another one."""
     start, first = inner.data_ptr(), outer.data_ptr()
     return first <= start and start + span(inner) <= first + span(outer)
 

@@ -32,7 +32,7 @@ KEYS = {
     "devices", "kernels", "windows", "tensors", "values", "calls", "replays", "num_sms", "expected",
     "tolerance",
 }  # fmt: skip
-"""What a document may say."""
+"""The keys that a document may have."""
 
 _MOST_BYTES = 1 << 26
 """Of a document; numbers of tensors are in it."""
@@ -47,7 +47,7 @@ _MAP = {"tensor_map", "type", "sizes", "strides", "box", "swizzle"}
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    What came of a document.
+    The result of a document.
 
     Attributes:
         report: Of the modes; None where a fault ended one.
@@ -313,7 +313,7 @@ _PLACES: dict[str, Callable[[Document, int], int]] = {
     "@device": lambda _, device: device,
     "@devices": lambda document, _: document.count,
 }
-"""Numbers that an argument may stand for."""
+"""Names of numbers that an argument may be."""
 
 _KINDS: dict[str, Callable[[Document, Mapping[str, Any], int], object]] = {
     "window": Document.seen,
@@ -322,7 +322,7 @@ _KINDS: dict[str, Callable[[Document, Mapping[str, Any], int], object]] = {
     "tensor_map": Document.tensor_map,
     "bytes": lambda _, given, __: bytes.fromhex(given["bytes"]),
 }
-"""What an argument that is an object may be, by the key that tells."""
+"""The kinds of arguments that are objects, by the key that distinguishes them."""
 
 
 def read_document(path: Path) -> Document:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an artifact asks for when it launches, without running its kernels."""
+"""Finds the parameters of an artifact's launches, without running its kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def dynamic_shared_bytes(
 
     Raises:
         EmulationError: The library cannot be loaded.
-        UnsupportedPtx: Its host part asks for properties of the device that are unknown.
+        UnsupportedPtx: Its host part requests properties of the device that are unknown.
         ToolchainError: There is no C compiler to make the stub runtime.
     """
     device = Device(arch=arch, num_sms=num_sms)

@@ -155,7 +155,7 @@ _NAMED: dict[str, tuple[Mode, ...]] = {
 
 def parse_modes(modes: str | Mode | Sequence[str | Mode]) -> tuple[Mode, ...]:
     """
-    Return the modes that `modes` stands for, each once.
+    Return the modes that `modes` names, each once.
 
     Args:
         modes: ``quick``, ``all``, names as in ``Mode.name`` or ``random-<first>..<last>``,

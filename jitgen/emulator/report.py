@@ -72,7 +72,7 @@ class Observation:
     An instruction that observes the schedule: another order may give it another value.
 
     Attributes:
-        what: What it observes, in words.
+        what: The observation, in words.
         place: The instruction, as of a `Finding`.
         count: How often.
     """
@@ -157,7 +157,7 @@ class Report:
 
     @property
     def observed(self) -> tuple[Observation, ...]:
-        """What observes the schedule in some mode, each instruction once."""
+        """The instructions that observe the schedule in some mode, each once."""
         found = {(one.what, one.place): one for run in reversed(self.runs) for one in run.observed}
         return tuple(found[key] for key in sorted(found, key=lambda key: key[1]))
 

@@ -33,12 +33,12 @@ def has_gpu() -> bool:
 
 def default_arch() -> Arch:
     """
-    Return the target to work for: JITGEN_ARCH, else the first GPU's, else ``cpu``.
+    Return the target of this process: JITGEN_ARCH, else that of the first GPU, else ``cpu``.
 
-    A GPU for which jitgen has no kernels yet counts as none, with a warning.
+    A GPU without kernels of jitgen is ignored, with a warning.
 
     Raises:
-        ConfigError: JITGEN_ARCH is no target.
+        ConfigError: JITGEN_ARCH is not a target.
     """
     if settings.arch:
         return Arch.parse(settings.arch)
@@ -64,10 +64,10 @@ def default_arch() -> Arch:
 
 def require_arch() -> None:
     """
-    Do nothing where JITGEN_ARCH is not set, or names a target.
+    Check that JITGEN_ARCH is not set, or is the name of a target.
 
     Raises:
-        SettingError: It names none.
+        SettingError: It is not the name of a target.
     """
     if settings.arch:
         try:
@@ -81,8 +81,8 @@ def find(arch: Arch, name: str | None = None) -> Device:
     Return the device called `name`; None: JITGEN_DEVICE if it is of `arch`, else the target's first
     device.
 
-    A name may be short, and in any case: ``rtx5090`` is the ``NVIDIA GeForce RTX 5090``, and the
-    beginning of a name does where no other begins so.
+    A name may be abbreviated, in upper or lower case: ``rtx5090`` is the
+    ``NVIDIA GeForce RTX 5090``; the beginning of a name is enough if it is unique.
 
     Raises:
         ConfigError: No device of the target has this name, or several do; the message lists its
@@ -131,7 +131,8 @@ def arch_of(name: str) -> Arch:
     Return the target that has a device called `name`, as `find` takes it.
 
     Raises:
-        ConfigError: None has, or several devices may be meant; the message lists them.
+        ConfigError: No target has such a device, or several devices may be meant; the message lists
+            them.
     """
     every = {device: arch for arch in Arch for device in target(arch).devices}
     if found := _called(name, tuple(every)):
@@ -141,7 +142,7 @@ def arch_of(name: str) -> Arch:
 
 
 def require(name: str, archs: Iterable[Arch]) -> None:
-    """Raise the ConfigError of `find` where none of `archs` has a device called `name`."""
+    """Raise the ConfigError of `find` if none of `archs` has a device called `name`."""
     if arch_of(name) not in archs:
         for arch in archs:
             find(arch, name)
@@ -166,6 +167,6 @@ def _called(name: str, known: tuple[Device, ...]) -> Device | None:
 
 @lru_cache(maxsize=256)  # a plan asks for the same few names thousands of times
 def _short(name: str) -> str:
-    """Return the letters and digits of a name, without the words for who made it."""
+    """Return the letters and digits of a name, without the maker's name."""
     letters = "".join(letter for letter in name.lower() if letter.isalnum())
     return letters.removeprefix("nvidia").removeprefix("geforce")

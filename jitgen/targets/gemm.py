@@ -48,7 +48,8 @@ class Matrices(Protocol):
 
 def check_vectors(problem: Matrices, arch: str, *, vector_bytes: int) -> None:
     """
-    Require that rows of a, b and the output are whole vectors, the unit in which they are moved.
+    Require that rows of a, b and the output consist of whole vectors, the unit in which they are
+    copied.
 
     Raises:
         Refusal: K or N is not a multiple of the vector size; the code is ``E_SIZE``.
@@ -79,8 +80,8 @@ def refuse_prepacked(
     n_major: tuple[DType, ...] = (),
 ) -> None:
     """
-    Refuse scales of a that are not b's, and weights that were prepacked; not an a without scales in
-    `unscaled`. And N contiguous in b, but for types in `n_major`.
+    Refuse scales of a that differ from those of b (except an a without scales, for operands in
+    `unscaled`), prepacked weights, and N contiguous in b (except for types in `n_major`).
     """
     types = config.operands
     refuse_unless(
@@ -116,7 +117,10 @@ def refuse_pairs(config: GroupedGemmConfig, arch: str) -> None:
 
 
 def refuse_selectors(config: GroupedGemmConfig, arch: str) -> None:
-    """Refuse a choice of lanes that have scales, where no instruction takes scales from lanes."""
+    """
+    Refuse a choice of lanes with scales, for kernels whose instructions do not take scales from
+    lanes.
+    """
     refuse_unless(
         not config.schedule.safe_selectors,
         "E_SELECTORS",
@@ -137,7 +141,7 @@ def refuse_early(config: GroupedGemmConfig, kernel: str) -> None:
 
 
 def refuse_swap_tail(config: GroupedGemmConfig, kernel: str) -> None:
-    """Refuse `swap_tail` for kernels that multiply all rows alike."""
+    """Refuse `swap_tail` for kernels that multiply all rows in the same way."""
     refuse_unless(
         not config.schedule.swap_tail,
         "E_SWAP_TAIL",
@@ -147,7 +151,7 @@ def refuse_swap_tail(config: GroupedGemmConfig, kernel: str) -> None:
 
 
 def refuse_scales(config: GroupedGemmConfig, space: Space, arch: str) -> None:
-    """Refuse scales that a target has no kernels for, or that are not for such operands."""
+    """Refuse scales for which a target has no kernels, or which these operands cannot have."""
     types = config.operands
     allowed = ", ".join(space.scale_granularity)
     refuse_unless(
@@ -168,26 +172,28 @@ FREE = (
     *("layout", "operands", "epilogue", "tile", "cluster", "pipeline"),
     *("schedule.raster", "schedule.use_pdl", "schedule.stream_b"),
 )
-"""Fields of a config that leave the order of sums alone on every target; see `SumOrder`."""
+"""Fields of a config that do not change the order of sums on any target; see `SumOrder`."""
 
 FREE_OF_FC2 = tuple(name for name in FREE if name not in {"layout", "epilogue"})
 """Those of them that configs of `moe_fc2_dense` have."""
 
 _SPREAD = tuple((2 * i + 9) / 16 for i in range(8))
-"""Where the rows of a group may lie, in parts of their mean: from one half to three halves."""
+"""Range of the rows of a group, relative to their mean: from one half to three halves."""
 
 _BLOCKS = 16
-"""Number of contiguous groups that represent all: the same part of these has one block more."""
+"""
+Number of contiguous groups that represent all groups: the same fraction of them has one block more.
+"""
 
 
 def sizes(problem: GroupedGemmProblem) -> tuple[float, ...]:
     """
     Return rows that a group may have, all equally likely.
 
-    Routing is never even, so each of many ragged or masked groups has from half the mean to one and
-    a half; a single one has all rows. The rows of a contiguous problem are counted with their
-    padding: each group has whole blocks, some one more than others, and with fewer rows than groups
-    have blocks some have none.
+    Routing is never even, so each of several ragged or masked groups has between half the mean and
+    one and a half times the mean; a single group has all rows. Rows of a contiguous problem include
+    padding: each group has whole blocks, some groups one block more than others; if there are fewer
+    blocks than groups, some groups have no rows.
     """
     mean = problem.rows_per_group
     if problem.layout is Layout.CONTIGUOUS:
@@ -203,7 +209,7 @@ def sizes(problem: GroupedGemmProblem) -> tuple[float, ...]:
 
 class Space(NamedTuple):
     """
-    Every value that a target accepts for a field; proposals are searched in this space.
+    The values that a target accepts for each field; proposals are searched in this space.
 
     `operands` pairs the type of a and b with one of the output; `tile_k` has the depths of tiles
     for each type of a and b; `cluster` is (m, n). `mixed` has further pairs, of a's type and
@@ -250,13 +256,15 @@ class Space(NamedTuple):
         return any((t.a_dtype, t.b_dtype) == (of_a, of_b) for t in self.unscaled)
 
     def has(self, types: Operands) -> bool:
-        """Say whether kernels take and give these element types, whatever their scales."""
+        """Say whether there are kernels with these element types, with any scales."""
         is_pair = types.a_dtype == types.b_dtype or (types.a_dtype, types.b_dtype) in self.mixed
         return is_pair and (types.a_dtype, types.out_dtype) in self.operands
 
 
 def every(space: Space) -> Iterator[GroupedGemmConfig]:
-    """Yield the configs of `space` in every layout, with the default schedule but for split_k."""
+    """
+    Yield the configs of `space` in every layout, with the default schedule except for split_k.
+    """
     for layout in Layout:
         yield from spanned(GroupedGemmConfig(layout=layout, tile=Tile(m=128, n=128, k=128)), space)
 
@@ -304,7 +312,7 @@ def _of_types(
 
 
 Menu = Callable[[Layout, Operands], tuple[GroupedGemmConfig, ...]]
-"""What a target lists for a layout and types, legal or not."""
+"""The configs that a target lists for a layout and types, legal or not."""
 
 
 def legal_for(
@@ -336,8 +344,9 @@ def nearest(config: GroupedGemmConfig, rules: GemmRules) -> GroupedGemmConfig | 
     """
     Return the legal config that is nearest to `config`.
 
-    Types count most, then the bias, the accumulator stages, the parts of K, the cluster, and last
-    the tile, whose distance is the ratio of its sides: 128 is as far from 64 as from 256.
+    Differences in types count most, then those in the bias, the accumulator stages, split K, the
+    cluster, and last the tile, whose distance is measured by the ratio of its sides: 128 is as far
+    from 64 as from 256.
     """
 
     def differing(types: Operands) -> int:
@@ -381,8 +390,8 @@ class GemmRules(BaseRules[GroupedGemmConfig, GroupedGemmProblem]):
     Rules of grouped GEMMs whose configs are those of a space.
 
     Attributes:
-        space: What proposals are searched in.
-        menu: What may be chosen, legal or not.
+        space: The space in which proposals are searched.
+        menu: The configs that may be chosen, legal or not.
     """
 
     space: Space

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Legality: which configs and sizes a target can run, why not the others, and the numbers derived from
-a legal config.
+Legality: which configs and sizes a target can run, why it cannot run others, and the numbers
+derived from a legal config.
 
-The compiler accepts configs that overflow shared memory, deadlock or cannot launch, so this is the
-only thing between a config and an illegal-address crash. The rules are the targets' own: methods
-that name a code and a reason with the numbers in it. The numbers that they derive feed the
-template, so that checker and kernel cannot disagree.
+The compiler accepts configs that overflow shared memory, deadlock or cannot launch, so only these
+checks prevent crashes. Each target has its own rules: methods that give a code, and a reason with
+numbers. The template uses the same derived numbers, so check and kernel always agree.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Verdict(NamedTuple):
         ok: Whether the target can run the config.
         code: The first rule that was broken, for example ``E_REGS``; empty when legal.
         reason: That rule with its numbers; empty when legal.
-        derived: What the template needs besides the config; None when refused.
+        derived: The numbers that the template needs besides the config; None if refused.
     """
 
     ok: bool
@@ -51,7 +50,10 @@ class Verdict(NamedTuple):
 
     @property
     def proposal(self) -> Config | None:
-        """The nearest legal config, searched for when asked; None when legal or there is none."""
+        """
+        The nearest legal config, searched at the first access; None if the config is legal, or
+        there is none.
+        """
         return None if self.ok or self.rules is None else self.rules.nearest(self.config)
 
 
@@ -65,8 +67,8 @@ def rules(arch: Arch | str, op: str) -> AnyRules:
     Return the rules of `arch` for operation `op`.
 
     Raises:
-        UnsupportedConfig: It has no kernels for it.
-        ConfigError: What it says is not what `jitgen.targets.protocol.Rules` asks for.
+        UnsupportedConfig: The target has no kernels for the operation.
+        ConfigError: Its rules lack something of `jitgen.targets.protocol.Rules`.
     """
     found = target(arch)
     if op not in found.operations:
@@ -79,7 +81,7 @@ def rules(arch: Arch | str, op: str) -> AnyRules:
 
 @lru_cache(maxsize=256)
 def _rules_of(found: Target, op: str) -> AnyRules:
-    """Return a target's rules of an operation, which are looked over once."""
+    """Return a target's rules for an operation, which are checked once."""
     said = found.rules(op)
     if not RENAMED.keys().isdisjoint(vars(type(said))):
         take_old_methods(type(said))
@@ -117,8 +119,8 @@ def check(config: Config | str, arch: Arch | str | None = None) -> Verdict:
     Say whether `arch` can run `config`.
 
     Args:
-        config: A config, or a kernel's name, which may say the target.
-        arch: The target; None for the one that a name says.
+        config: A config, or a kernel's name, which may include the target.
+        arch: The target; None: that of the name.
 
     Returns:
         A verdict that is true or false, with the first rule that was broken, its reason and the
@@ -154,7 +156,7 @@ def require(config: Config, arch: Arch | str) -> Verdict:
     Return the verdict on a legal config.
 
     Raises:
-        UnsupportedConfig: `arch` cannot run `config`; the message holds the reason and a legal
+        UnsupportedConfig: `arch` cannot run `config`; the message has the reason and a legal
             neighbour.
     """
     verdict = check(config, arch)
@@ -201,7 +203,7 @@ class Sizes(Protocol):
 
 
 def size_refusal(sizes: Sizes, arch: Arch) -> str:
-    """Return why kernels of `arch` cannot take `sizes`; empty where they can."""
+    """Return why kernels of `arch` do not support `sizes`; empty if they do."""
     try:
         rules(arch, sizes.op).check_sizes(sizes)
     except Refusal as refusal:

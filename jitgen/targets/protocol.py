@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A target as data: one object, `TARGET`, in the package ``jitgen.targets.NAME`` or behind an entry
-point of the group ``jitgen.targets``.
+The description of a target: one object, `TARGET`, in the package ``jitgen.targets.NAME``, or an
+entry point of the group ``jitgen.targets``.
 
-Each operation has an object of its own, `Rules`: which configs the target can run and why not the
-others, which few are candidates, how long each would take, and which sizes it accepts.
+For each operation a target has an object `Rules`: it says which configs the target can run, why it
+cannot run others, which of them are candidates, how long each would take, and which sizes are
+supported.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _Problem_contra = TypeVar("_Problem_contra", bound=Problem, contravariant=True)
 
 
 class Refusal(Exception):
-    """A rule that a config or a problem breaks; it never leaves the targets and their checks."""
+    """
+    The error for a rule that a config or a problem breaks; it is raised and handled only inside the
+    targets and their checks.
+    """
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(code, reason)
@@ -71,9 +75,9 @@ class Template(NamedTuple):
     Attributes:
         root: Folder that file names start from.
         entry: The file that is rendered, relative to `root`.
-        takes: Says whether a config's kernel is rendered from it.
-        parameters: What its files read, all of it and nothing else; None: as they say themselves
-            (`jitgen.codegen.parameters.read`).
+        takes: Whether a config's kernel is rendered from it.
+        parameters: Exactly the parameters that its files read; None: as
+            `jitgen.codegen.parameters.read` finds them.
     """
 
     root: Path
@@ -88,14 +92,14 @@ class Device:
     A device that kernels are chosen for, with the constants of its cost models.
 
     Attributes:
-        name: As the driver or the operating system calls it.
-        num_sms: Multiprocessors; 1 for one thread of a CPU.
-        clock_mhz: What they run at under load.
-        dram_gbps: Rate of memory in 10^9 bytes a second, as the data sheet has it.
-        l2_bytes: Last cache before memory.
+        name: Its name for the driver or the operating system.
+        num_sms: Number of multiprocessors; 1 for one thread of a CPU.
+        clock_mhz: Clock under load.
+        dram_gbps: Rate of memory in 10^9 bytes per second, from the data sheet.
+        l2_bytes: Size of the last cache before memory.
         is_proven: Whether the tests ran on it.
-        proof: What has run on it and what has not, in words, for `jitgen doctor`; empty if nothing
-            is known.
+        proof: Text for `jitgen doctor` that says what was tested on the device and what was not;
+            empty if nothing is known.
         constants: Further constants of the target's cost model, fitted for this device; None if the
             model derives them from the numbers above.
     """
@@ -117,7 +121,7 @@ class Candidate(NamedTuple):
     Attributes:
         config: The config.
         cost: Predicted time of the call in microseconds.
-        padding_ratio: Padding: work done over work needed; 1.0 pads nothing.
+        padding_ratio: Performed work divided by needed work; 1.0 means no padding.
         waves: Tiles that the busiest CTA computes.
         traffic_bytes: Bytes that cross DRAM.
         limiter: The slower of ``multiply`` and ``stream``.
@@ -132,19 +136,21 @@ class Candidate(NamedTuple):
 
 
 class Rules(Protocol[_Config, _Problem_contra]):
-    """The rules of a target for one operation, whose configs and problems are of two classes."""
+    """The rules of a target for one operation, with its classes of configs and problems."""
 
     generation: int
     """
-    Version of the kernels' speed: raise it with every change that makes measured times wrong.
-    Measurements of another generation decide nothing, a user's own and shipped ones alike.
+    Version of the kernels' speed. Increase it with every change that makes measured times wrong:
+    measurements of another generation are ignored, those of users as well as shipped ones.
     """
 
     alignment: int
     """Alignment of addresses and strides of tensors, in bytes."""
 
     row_edges: tuple[int, ...]
-    """Largest mean rows of a group of each bucket; the last one also takes everything above it."""
+    """
+    Upper end of each bucket, as mean rows of a group; the last bucket also has everything above it.
+    """
 
     sums: SumOrder
     """
@@ -176,13 +182,13 @@ class Rules(Protocol[_Config, _Problem_contra]):
 
     def confidence_note(self, problem: _Problem_contra, device: Device) -> str:
         """
-        Return a note where the cost model was not fitted, else an empty text. The note is part of a
-        choice's reason.
+        Return a note if the cost model was not fitted for the problem, otherwise an empty text. The
+        note is part of a choice's reason.
         """
         ...
 
     def check_sizes(self, problem: _Problem_contra) -> None:
-        """Raise a Refusal where kernels cannot take the sizes of `problem`."""
+        """Raise a Refusal if kernels do not support the sizes of `problem`."""
         ...
 
     def templates(self) -> tuple[Template, ...]:
@@ -195,7 +201,7 @@ class Rules(Protocol[_Config, _Problem_contra]):
 
 
 AnyRules: TypeAlias = Rules[Any, Any]
-"""Rules of an operation that is known by name only, with its own types of configs and problems."""
+"""Type of the rules of an operation that is only known by name."""
 
 
 def legal_of(configs: Iterable[_Config], rules: Derives[_Config]) -> tuple[_Config, ...]:
@@ -223,19 +229,21 @@ def rules_in(package: str, op: str, *arguments: str) -> AnyRules:
 
 @runtime_checkable
 class HasTable(Protocol):
-    """Further rules, optional: kernels by rows alone, the same on every device of the target."""
+    """
+    Optional further rules: a table of kernels by rows, the same for every device of the target.
+    """
 
     def of_table(self, problem: Any) -> Config:
-        """Return the candidate that the table has for `problem`."""
+        """Return the candidate of the table for `problem`."""
         ...
 
 
 @runtime_checkable
 class HasFamilies(Protocol):
-    """Further rules, optional: families of kernels, each with rules of its own."""
+    """Optional further rules: families of kernels, each with separate rules."""
 
     def family_of(self, problem: Any) -> AnyRules:
-        """Return the rules of the kernels that serve `problem`."""
+        """Return the rules of the kernels for `problem`."""
         ...
 
 
@@ -246,7 +254,10 @@ class HostLevel(StrEnum):
     """
 
     BASE = "base"
-    """Features of every processor of the family: for a host part that only passes arguments on."""
+    """
+    The features that all processors of the family have, for a host part that only passes arguments
+    on.
+    """
 
     OWN = "own"
     """All features of the compiling processor: for a host part that is the kernel itself."""
@@ -256,7 +267,7 @@ class Target(Protocol):
     """
     One target.
 
-    Another distribution's object is looked over for these names when it is loaded.
+    When the object of another distribution is loaded, it is checked for these names.
     """
 
     name: str
@@ -275,7 +286,7 @@ class Target(Protocol):
     """For which processors the host part of its kernels is compiled."""
 
     devices: tuple[Device, ...]
-    """Named devices; the first represents the target on a machine without any of them."""
+    """The known devices; the first one is used on machines without any of them."""
 
     operations: tuple[str, ...]
     """Names of the operations that it has kernels for."""

@@ -83,7 +83,7 @@ KINDS = {
         _PACKED, {}, 64, scales=_BY_32 | _BY_16, can_transpose=False, reserved=_RESERVED_SCALED
     ),
 }
-"""What stands after ``.kind::`` in PTX."""
+"""The words that may follow ``.kind::`` in PTX."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

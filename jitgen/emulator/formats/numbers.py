@@ -25,7 +25,7 @@ Floats = NDArray[np.floating]
 
 Specials = Literal["ieee", "nan", "none"]
 """
-What the codes above the largest finite value mean: infinity and NaNs, one NaN, or there are none.
+Meaning of the codes above the largest finite value: infinity and NaNs, one NaN, or no such codes.
 """
 
 
@@ -37,8 +37,8 @@ class Format:
     Attributes:
         exponent_bits: Width of the exponent.
         mantissa_bits: Width of the mantissa, the hidden bit not counted.
-        bias: What is added to an exponent to store it.
-        specials: What the topmost codes mean.
+        bias: Number that is added to an exponent to store it.
+        specials: Meaning of the topmost codes.
         dtype: Unsigned integer that holds a code.
         unused_bits: Bits of zero below the mantissa.
     """
@@ -138,7 +138,7 @@ def encode(
         rounding: A key of `ROUNDINGS`; for ``"ue8m0"`` ``"rz"`` or ``"rp"``.
         is_saturating: The largest finite value stands for what is larger (``.satfinite``);
             otherwise that is infinity, or NaN in a format that has no infinity.
-        is_relu: Zero stands for what is negative (``.relu``).
+        is_relu: Whether negative values become zero (``.relu``).
     """
     is_usual = rounding == "rn" and not is_saturating and not is_relu
     if is_usual and name in _QUICK:

@@ -40,7 +40,7 @@ def span(bits: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """
-    Where the bytes of a tile lie.
+    The placement of the bytes of a tile.
 
     Attributes:
         where: Which bytes of shared memory: adjacent ones, or the offset of each [size].

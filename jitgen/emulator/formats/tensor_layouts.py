@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where matrices lie in tensor memory: as registers of a warp see it, and as matrix instructions do.
+Layouts of matrices in tensor memory, for loads and stores of a warp, and for matrix instructions.
 
 Sources: PTX ISA, sections "Data Movement Shape" and "Data Path Layout Organization" of tcgen05.
 """

@@ -40,7 +40,7 @@ USED = 64
 MAX_RANK = 5
 
 _TILED = 2
-"""What bits 0-3 of the flags hold."""
+"""Meaning of bits 0-3 of the flags."""
 
 _PADDED_BOX = 128
 _PADDED_ALIGNMENT = 32
@@ -53,7 +53,7 @@ _FIELDS = struct.Struct("<Q I 4I I 5I 3s 5B 68x")
 @dataclass(frozen=True, slots=True)
 class ElementType:
     """
-    What a tensor consists of.
+    Element type of a tensor.
 
     Attributes:
         name: As in PTX.
@@ -288,7 +288,7 @@ def decode(data: bytes) -> TensorMap:
     Return what 128 bytes say.
 
     Raises:
-        ValueError: They are no tensor map of tiles.
+        ValueError: They are not a tensor map of tiles.
     """
     address, flags, *numbers = _FIELDS.unpack(data)
     strides, high, sizes = numbers[:4], numbers[4], numbers[5:10]

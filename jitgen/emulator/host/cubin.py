@@ -30,7 +30,7 @@ _OPCODE, _USETMAXREG = 0xFFF, 0x9C8
 @dataclass(frozen=True, slots=True)
 class MachineCode:
     """
-    What the machine code of a kernel says.
+    The properties of a kernel's machine code.
 
     Attributes:
         registers: Of a thread at launch; 0 if there is no machine code.

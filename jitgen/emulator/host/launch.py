@@ -89,7 +89,7 @@ class Device:
 
     @property
     def attributes(self) -> dict[int, int]:
-        """What `cudaDeviceGetAttribute` returns, by number."""
+        """The values of `cudaDeviceGetAttribute`, by number."""
         major, minor = self.capability
         return _LIMITS | {
             _MULTIPROCESSOR_COUNT: self.num_sms,
@@ -187,7 +187,7 @@ def _function(content: bytes, symbol: str, host: Host) -> Function:
 
 def _launch(config: int, values: int, sizes: Sequence[int], of_kernel: int) -> Launch:
     """
-    Return what a launch asks for.
+    Return the parameters of a launch.
 
     Args:
         config: Address of a `cudaLaunchConfig_t`.

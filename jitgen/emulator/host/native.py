@@ -88,7 +88,7 @@ class Host:
 
 
 STANDALONE = Host()
-"""A machine as it is, without a cache between processes."""
+"""A host without a cache that processes share."""
 
 
 def bring_runtime() -> None:

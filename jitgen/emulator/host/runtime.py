@@ -35,7 +35,7 @@ _MAP_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 class Stub:
     """
-    The library that stands for the CUDA runtime, loaded.
+    The loaded library that replaces the CUDA runtime.
 
     It serves one launch at a time: callers must hold a lock from `begin` to `end`.
     """

@@ -74,7 +74,7 @@ def symbols(library: bytes) -> list[Symbol]:
     Return the dynamic symbols of a shared library.
 
     Raises:
-        EmulationError: `library` is none, or is cut off.
+        EmulationError: `library` is not a shared library, or is truncated.
     """
     try:
         return list(_symbols(library))
@@ -102,7 +102,7 @@ def with_stub(library: bytes) -> bytes:
     Return `library` with the names of the runtime's functions replaced by those of the stub.
 
     Raises:
-        EmulationError: It is no shared library.
+        EmulationError: It is not a shared library.
         UnsupportedPtx: It calls functions that the stub does not have.
     """
     wanted = [symbol for symbol in symbols(library) if symbol.is_undefined]

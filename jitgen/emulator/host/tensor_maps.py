@@ -42,7 +42,7 @@ class _Request(ctypes.Structure):
 
 def encode_request(address: int) -> str:
     """
-    Write the tensor map that a call asks for.
+    Write the tensor map that a call requests.
 
     Args:
         address: Of the call's arguments, as stub.c lays them out.

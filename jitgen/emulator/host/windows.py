@@ -2,9 +2,10 @@
 """
 Windows: memory of each device that all devices see, each at addresses of its own.
 
-Symmetric memory gives a rank a buffer of its own and, for each peer, an address at which it sees
-that peer's. The buffer lies where its tensor does. Where a peer sees it nothing else lies, so that
-a kernel which mixes up the addresses of two devices accesses nothing.
+Symmetric memory gives a rank its own buffer and, for each peer, an address at which the rank
+accesses that peer's buffer. A buffer is in the memory of its tensor. The addresses that peers use
+are not used for anything else, so a kernel that confuses the addresses of two devices accesses
+invalid memory.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Window:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         """
-        Let devices see each other's tensors, which lie in host memory.
+        Make tensors, which are in host memory, accessible to all devices.
 
         Raises:
             InputError: They are not of one size in bytes, or none.

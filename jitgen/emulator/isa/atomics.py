@@ -47,7 +47,7 @@ _HINTS = frozenset({"noftz", "L2::cache_hint"})
 @dataclass(frozen=True, slots=True)
 class Atomic:
     """
-    What the modifiers of an atomic update say.
+    The modifiers of an atomic update.
 
     Attributes:
         space: State space.

@@ -57,7 +57,7 @@ class Target:
     Attributes:
         cta: Whose shared memory.
         barrier: What it signals; for a pair of CTAs perhaps the other's.
-        by: What was known of the barrier when the copy was issued.
+        by: What the issuing agent knew of the barrier when it issued the copy.
     """
 
     cta: Cta
@@ -194,7 +194,7 @@ class Issue:
             targets: Where to.
             place: Where there.
             size: Bytes that each barrier counts.
-            fetch: Returns what is copied, as it is when the copy is done.
+            fetch: Returns the bytes to copy; called when the copy is done.
         """
         f, at = self.f, self.at
         for target in targets:
@@ -220,7 +220,7 @@ class Issue:
         Args:
             place: Where from.
             size: Bytes that are copied.
-            write: Is given them, as they are when the copy is done.
+            write: Takes these bytes when the copy is done.
         """
         f, at = self.f, self.at
         shared = f.cta.shared
@@ -250,9 +250,10 @@ def issues(f: Fragment, at: int, mask: Mask, operands: Vector = ()) -> Iterator[
         f: The fragment.
         at: The instruction.
         mask: Its guard.
-        operands: What tells copies of one warp apart: threads of it that agree issue one copy.
-            Compilers let all lanes execute a store, and the hardware does it once for a warp.
-            Without operands every thread issues its own, as is done where one lane is elected.
+        operands: Values that distinguish the copies of one warp: threads with equal values issue
+            one copy together. Compilers let all lanes execute a store, and the hardware does it
+            once for a warp. Without operands every thread issues its own copy, as if one lane is
+            elected.
     """
     chosen = f.selected(mask)
     agents = f.agent_of[chosen].tolist()

@@ -105,14 +105,17 @@ def _emit_map_fence(builder: Builder, instruction: Instruction) -> None:
 
 
 def acquire_map(f: Fragment, at: int, mask: Mask, addresses: PerThread) -> None:
-    """Let the tensor map proxy see, for what the threads issue, the map as they know it."""
+    """
+    Make the tensor map visible to the tensor map proxy, as the threads know it, for copies that
+    these threads issue later.
+    """
     for thread in f.selected(mask).tolist():
         address = int(f.spread(addresses)[thread])
         f.machine.memory.maps.acquire(f.cluster.clocks, int(f.agent_of[thread]), address)
 
 
 def release_maps(f: Fragment, at: int, mask: Mask) -> None:
-    """Let the threads release what they know of tensor maps, for threads that acquire them."""
+    """Release the threads' knowledge of tensor maps, for threads that acquire them."""
     for agent in f.selected_warps(mask).tolist():
         f.machine.memory.maps.release(f.cluster.clocks, agent)
 
@@ -137,7 +140,7 @@ def wait_for_grid(builder: Builder, instruction: Instruction) -> None:
 
 
 def learn_grid(f: Fragment, at: int, mask: Mask) -> None:
-    """Let the warps know the previous grid."""
+    """Order the warps after the previous grid."""
     f.cluster.clocks.learn(f.selected_warps(mask), f.cluster.previous_grid, 1)
 
 

@@ -38,7 +38,7 @@ class Limits:
 
     Attributes:
         low, high: Its smallest and its largest number.
-        nan: What NaN becomes.
+        nan: The result for NaN.
     """
 
     low: np.integer
@@ -109,7 +109,7 @@ def to_integers(values: Array, rounding: str, limits: Limits) -> Array:
     Args:
         values: float32 or float64.
         rounding: A key of `ROUNDINGS`; nothing is rounded toward zero.
-        limits: Smallest and largest integer, and what stands for NaN.
+        limits: Smallest and largest integer, and the result for NaN.
     """
     whole = np.asarray(ROUNDINGS[rounding or "rz"](values), np.float64)
     is_low, is_high = whole <= float(limits.low), whole >= float(limits.high)

@@ -162,7 +162,7 @@ def round_to_float32(high: Floats, low: Floats, rounding: str) -> Floats:
 
     Args:
         high: The values rounded to float64.
-        low: What that took away, float64.
+        low: The part that this rounding removed, float64.
         rounding: ``"rz"``, ``"rm"`` or ``"rp"``.
     """
     nearest = high.astype(np.float32)

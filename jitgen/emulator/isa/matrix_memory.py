@@ -39,12 +39,12 @@ _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 @dataclass(frozen=True, slots=True)
 class Matrices:
     """
-    What the modifiers say.
+    The modifiers of ldmatrix and stmatrix.
 
     Attributes:
         count: Matrices: 1, 2 or 4.
         bits: Bits of an element in memory: 16, 6 or 4.
-        is_transposed: Lanes get columns.
+        is_transposed: Whether lanes get columns instead of rows.
     """
 
     count: int

@@ -156,7 +156,7 @@ def arrive(builder: Builder, instruction: Instruction) -> None:
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """
-    What the modifiers of an arrival say.
+    The modifiers of an arrival.
 
     Attributes:
         has_bytes: The operand is bytes that the phase expects more (and the arrivals are 1); else

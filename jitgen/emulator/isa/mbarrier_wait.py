@@ -2,9 +2,10 @@
 """
 Waits for mbarriers: try_wait and test_wait.
 
-PTX ISA, sections "mbarrier.test_wait, mbarrier.try_wait". A wait fails at once; a thread that fails
-twice, while nothing happened in between, loops and is stopped until something does. So a peek needs
-no special case, nor does the loop around a wait.
+PTX ISA, sections "mbarrier.test_wait, mbarrier.try_wait". A wait whose phase is not complete
+returns false at once. If a thread fails twice and nothing happened in between, it is in a loop, and
+is suspended until something happens. So neither a single test nor a loop around a wait needs a
+special case.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def wait(builder: Builder, instruction: Instruction) -> None:
     """
     ``mbarrier.try_wait p, [address], state`` or, with ``.parity``, ``p, [address], parity``.
 
-    What a relaxed wait learns counts from the next fence on.
+    After a relaxed wait, the waiting threads are ordered after the arrivals only from their next
+    fence on.
     """
     check_parts(instruction)
     done, address, awaited = instruction.operands[:3]
@@ -53,11 +55,11 @@ def wait(builder: Builder, instruction: Instruction) -> None:
 @dataclass(frozen=True, slots=True)
 class Form:
     """
-    What the modifiers of a wait say.
+    The modifiers of a wait.
 
     Attributes:
         is_parity: The phase is named by its parity; else by the state that an arrival returned.
-        is_relaxed: What is learnt counts from the next fence on.
+        is_relaxed: Whether the wait orders threads only from their next fence on.
     """
 
     is_parity: bool
@@ -154,7 +156,7 @@ def _agents(f: Fragment, group: Group, indices: NDArray[np.int64] | slice) -> ND
 
 
 def _learn(f: Fragment, barrier: MBarrier, agents: NDArray[np.int64], form: Form) -> None:
-    """Let warps know what the barrier knows."""
+    """Order warps after the arrivals of the barrier's phase."""
     clock, clocks = barrier.clock, f.cluster.clocks
     if clock is not None and form.is_relaxed:
         clocks.observe(agents, clock)

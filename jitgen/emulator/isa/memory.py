@@ -53,7 +53,7 @@ _PARAM_SHIFT = 16
 @dataclass(frozen=True)
 class Transfer:
     """
-    What the modifiers of a load or store say.
+    The modifiers of a load or store.
 
     Attributes:
         space: State space.

@@ -60,14 +60,14 @@ _INT32 = np.iinfo(np.int32)
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
     """
-    What an instruction computes.
+    The operation of an instruction.
 
     Attributes:
         depth: K.
         d, a, b, c: Types; e2m1 is ``"e2m1.byte"`` where it is alone in its byte.
         num_scales: Scales of a row of A or a column of B; 0 without scales.
         scale: Their type.
-        is_saturating: Integer sums stay within int32; else they wrap.
+        is_saturating: Whether integer sums saturate to int32; otherwise they wrap around.
     """
 
     depth: int

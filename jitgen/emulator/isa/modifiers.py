@@ -28,7 +28,7 @@ def is_float(type_name: str) -> bool:
 
 def modifiers(instruction: Instruction, known: str, *, types: int = 1) -> frozenset[str]:
     """
-    Return what stands between the operation and its types.
+    Return the modifiers between the operation and its types.
 
     Args:
         instruction: ``fma.rn.ftz.f32 ...`` has the modifiers ``rn`` and ``ftz``.

@@ -68,7 +68,7 @@ def release(
     f: Fragment, addresses: NDArray[np.int64], agents: NDArray[np.int64], order: str, *, adds: bool
 ) -> None:
     """
-    Let threads release what they know at addresses.
+    Release the knowledge of threads at addresses.
 
     Args:
         f: Who executes the instruction.

@@ -67,7 +67,7 @@ def relinquish(builder: Builder, instruction: Instruction) -> None:
 
 
 def relinquish_permit(f: Fragment, at: int, mask: Mask) -> None:
-    """Let this CTA not allocate any more."""
+    """End allocations by this CTA."""
     if mask is None or mask.any():
         f.cta.tensor.may_allocate = False
 
@@ -133,11 +133,11 @@ def _ask(f: Fragment, at: int, columns: int, group: list[Cta], agent: int) -> Re
     Return a request for columns of tensor memory, added to the queue of the fragment's CTA.
 
     Args:
-        f: The fragment that asks.
+        f: The requesting fragment.
         at: Number of its instruction.
         columns: How many.
         group: The CTA, or both CTAs of its pair, which all get the same columns.
-        agent: Number of the warp that asks.
+        agent: Number of the requesting warp.
     """
     tensor = f.cta.tensor
     if columns & (columns - 1) or not MIN_COLUMNS <= columns <= COLUMNS:
@@ -246,8 +246,9 @@ def _end_loads(f: Fragment, at: int, cta: Cta, agent: int) -> None:
     """
     Take loads for done that come before the deallocation, though their warps did not wait for them.
 
-    A wait is what orders *memory accesses* after a load. What else frees memory must know of is not
-    said, and kernels that load, use the registers, meet at a barrier and free do without.
+    Only a wait orders *memory accesses* after a load. The PTX ISA does not say what else must be
+    complete before memory is freed, and there are kernels that load, use the registers, meet at a
+    barrier and free without a wait.
     """
     clocks = f.cluster.clocks
     knows = clocks.vector[agent]

@@ -50,14 +50,20 @@ def fence(builder: Builder, instruction: Instruction) -> None:
 
 
 def hand_on(f: Fragment, at: int, mask: Mask) -> None:
-    """Let agents that synchronise with the warps from now on know what the warps waited for."""
+    """
+    Order agents that synchronise with these warps from now on after the work that the warps waited
+    for.
+    """
     for agent in f.selected_warps(mask).tolist():
         for unit, epoch in f.cta.tensor.completed.get(agent, {}).items():
             f.cluster.clocks.learn(agent, unit, epoch)
 
 
 def take_up(f: Fragment, at: int, mask: Mask) -> None:
-    """Let the later asynchronous instructions of the warps know what the warps know."""
+    """
+    Order the later asynchronous instructions of the warps after everything that the warps are
+    ordered after.
+    """
     for agent in f.selected_warps(mask).tolist():
         f.cta.tensor.taken_up[agent] = f.cluster.clocks.vector[agent].copy()
 
@@ -77,14 +83,17 @@ def refuse_guard(instruction: Instruction) -> None:
 
 
 def wait_for(f: Fragment, at: int, kind: str) -> None:
-    """Let each warp know that its loads or stores are complete."""
+    """Record for each warp that its loads or stores are complete."""
     for warp, agent in zip(f.warps.tolist(), f.agents.tolist(), strict=True):
         complete(f.cta, agent, f.cta.unit(kind, warp))
     f.cluster.clocks.representatives.meet(f.agents)
 
 
 def complete(cta: Cta, agent: int, unit: AsyncUnit) -> None:
-    """Let a warp know what it has done by a unit; others learn it by a fence, if there are any."""
+    """
+    Order a warp after its own work in a unit. Other warps are ordered after it by a fence, in
+    kernels that have fences.
+    """
     unit.commit()
     if BEFORE in cta.machine.tensor_opcodes:
         cta.tensor.completed.setdefault(agent, {})[unit.agent] = unit.epoch() - 1
@@ -94,7 +103,7 @@ def complete(cta: Cta, agent: int, unit: AsyncUnit) -> None:
 
 def known(cta: Cta, agent: int, clock: Clock) -> Clock:
     """
-    Return what an asynchronous instruction of a warp knows.
+    Return the clock of an asynchronous instruction of a warp.
 
     Args:
         cta: Of the warp.

@@ -5,8 +5,8 @@ tcgen05.mma: products of matrices into tensor memory, of one CTA or of a pair; e
 A pair of CTAs multiplies as one: each has half of the rows of A and D, and half of the columns of
 B, which both use. One thread issues for both, and addresses and descriptors hold in both.
 
-PTX ISA, section "TensorCore 5th Generation Instructions: tcgen05.mma". What an instruction computes
-is in `tcgen05_product`, where its operands lie in `tcgen05_operands`.
+PTX ISA, section "TensorCore 5th Generation Instructions: tcgen05.mma". The computation of an
+instruction is in `tcgen05_product`, the places of its operands in `tcgen05_operands`.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def multiply(f: Fragment, at: int, mask: Mask, form: Form, operands: Vector) -> 
         f: Who executes the instruction.
         at: The instruction.
         mask: The guard.
-        form: What its opcode says.
+        form: The parts of its opcode.
         operands: What `Operands` holds, one element or [n] each, and the lane masks.
     """
     for thread in f.selected(mask).tolist():

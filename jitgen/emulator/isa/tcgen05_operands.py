@@ -40,13 +40,13 @@ _LANE_SHIFT, _LANE_MASK, _ID_SHIFT = 16, 0x3FFF, 30
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """
-    What the opcode says.
+    The parts of the opcode.
 
     Attributes:
         kind: A key of `KINDS`.
         ctas: CTAs that multiply together.
         scales: Scale factors of a row of A or a column of B; 0 if they have none.
-        is_a_tensor: A lies in tensor memory.
+        is_a_tensor: Whether A is in tensor memory.
         input_shift: The old accumulator counts ``2 ** -input_shift`` times.
         collector: What it does with the collector buffer: a word of `machine.collectors`.
     """
@@ -69,7 +69,8 @@ class Operands:
         a: Address of A there, or its matrix descriptor.
         b: Matrix descriptor of B.
         descriptor: Instruction descriptor.
-        is_added: The product is added to the accumulator; else it replaces it.
+        is_added: Whether the product is added to the accumulator; otherwise it replaces the
+            accumulator.
         scale_a, scale_b: Addresses of scale factors in tensor memory.
         disabled: A bit for each lane, of the even CTA first, in which D is not changed; or nothing.
     """
@@ -87,7 +88,7 @@ class Operands:
 @dataclass(frozen=True, slots=True)
 class Share:
     """
-    What one CTA does.
+    The part of one CTA.
 
     Attributes:
         cta: The CTA.

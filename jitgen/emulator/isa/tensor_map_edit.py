@@ -124,12 +124,12 @@ def replace(builder: Builder, instruction: Instruction) -> None:
 @dataclass(frozen=True, slots=True)
 class Change:
     """
-    What an instruction changes.
+    The change that an instruction makes.
 
     Attributes:
         pieces: Where the field lies.
         encode: What the map holds for a value.
-        is_shared: The map lies in shared memory, else in global memory.
+        is_shared: Whether the map is in shared memory; otherwise it is in global memory.
     """
 
     pieces: tuple[Piece, ...]

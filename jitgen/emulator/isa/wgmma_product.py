@@ -27,7 +27,7 @@ ROWS = 64
 """Rows of A and of the accumulators."""
 
 ROW_BYTES = 32
-"""Bytes of K in one instruction, whatever the type."""
+"""Bytes of K in one instruction, for every type."""
 
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 
@@ -59,7 +59,7 @@ class Product:
         a_type, b_type: Of the elements.
         a, b: Shapes in shared memory, B's columns being its rows.
         is_negated: Exactly one of A and B is negated.
-        is_saturating: Integer sums stay within int32; else they wrap.
+        is_saturating: Whether integer sums saturate to int32; otherwise they wrap around.
     """
 
     target: Accumulators
@@ -77,7 +77,8 @@ class Product:
         Args:
             values: [rows, columns] float32 or int32.
             product: [rows, columns]; exact where the accumulators are int32.
-            is_added: Otherwise the product alone is the result.
+            is_added: Whether the product is added to the accumulator; otherwise it replaces the
+                accumulator.
         """
         if self.is_negated:
             np.negative(product, out=product)

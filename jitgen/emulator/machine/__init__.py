@@ -2,5 +2,6 @@
 """
 The machine: grid, clusters, CTAs and the fragments of threads that run in them; memories; barriers.
 
-Nothing here knows an instruction. `jitgen.emulator.isa` says what instructions do to these objects.
+This package does not depend on instructions; `jitgen.emulator.isa` defines what instructions do to
+these objects.
 """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Use(Enum):
-    """What an instruction does with a barrier."""
+    """The use of a barrier by an instruction."""
 
     INIT = auto()
     """mbarrier.init"""
@@ -39,7 +39,7 @@ class Use(Enum):
     """Threads arrive, expect bytes or complete some."""
 
     WAIT = auto()
-    """Threads ask whether a phase is complete."""
+    """Threads test whether a phase is complete."""
 
     ARRIVE_LATER = auto()
     """Work through the async proxy will arrive."""
@@ -52,7 +52,7 @@ class Use(Enum):
 
 
 _FAR = frozenset({Use.SIGNAL, Use.ARRIVE_LATER, Use.COMPLETE_LATER})
-"""What threads of other CTAs may do, too."""
+"""The uses that are also allowed to threads of other CTAs."""
 
 _WORDS = {Use.INIT: "initialisation", Use.INVAL: "end", Use.WAIT: "wait"}
 

@@ -31,7 +31,7 @@ _Arrival = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def together(one: Clock | None, other: Clock | None) -> Clock | None:
-    """Return what two clocks know together; None knows nothing. Neither is changed."""
+    """Return the join of two clocks, of which None is the smallest. Neither is changed."""
     if one is None or other is None:
         return other if one is None else one
     return join(one, other)
@@ -39,7 +39,7 @@ def together(one: Clock | None, other: Clock | None) -> Clock | None:
 
 class MBarrier:
     """
-    What mbarrier.init makes of eight bytes of shared memory.
+    An mbarrier: the state of eight bytes of shared memory after mbarrier.init.
 
     A phase is complete when no arrival and no transaction is pending. Instructions get it from
     `jitgen.emulator.machine.barrier_use`, which checks the rules.
@@ -124,7 +124,7 @@ class MBarrier:
             f.fault(at, f"{self.name} lacks {self.pending} arrivals, beyond its range")
 
     def expect(self, f: Fragment, at: int, number: int) -> None:
-        """Let the phase expect `number` bytes more."""
+        """Add `number` to the bytes that the phase expects."""
         self._transact(f, at, number)
         self._advance(f, at)
 
@@ -212,7 +212,7 @@ class NamedBarrier:
         self, fragment: Fragment, at: int, number: int, expected: int | None, *, waits: bool
     ) -> int:
         """
-        Let the fragment arrive.
+        Arrive at the barrier with the threads of a fragment.
 
         Args:
             fragment: Its warps wait, if `waits`, until the barrier is complete.
@@ -305,13 +305,13 @@ class ClusterBarrier:
         self._arriving: Clock | None = None
 
     def arrive(self, number: int, clock: Clock) -> None:
-        """Let `number` threads arrive, that release `clock`."""
+        """Arrive with `number` threads that release `clock`."""
         self.arrived += number
         self._arriving = together(self._arriving, clock)
         self._recount()
 
     def leave(self, fragment: Fragment) -> None:
-        """Threads exit: they are no longer waited for."""
+        """Remove exiting threads from those that the barrier waits for."""
         self.arrived -= int((fragment.cta.cluster_arrivals[fragment.s] == self.phase).sum())
         self._recount()
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the agents of a cluster know of each other: vector clocks.
+The vector clocks of the agents of a cluster: after which work of other agents each agent is
+ordered.
 
 An agent acts on its own: a warp, an asynchronous unit of a warp, the copies that signal an
 mbarrier. Its work is cut into epochs, and a row of the matrix says, for each other agent, up to
@@ -62,10 +63,10 @@ class Clocks:
             writes the async proxy sees.
         flags: Releases at addresses of memory, for agents that acquire there.
         global_shadow_of: Like `shadow_of`, for writes to global memory.
-        lanes: What the lanes of each warp know of each other.
+        lanes: The order of work among the lanes of each warp.
         representatives: Arrivals of single lanes.
-        order: What came before what, though it orders no memory.
-        remote: What was acquired from other clusters.
+        order: The order of events that does not order memory.
+        remote: The clocks acquired from other clusters.
         grid: The launch that the cluster belongs to.
     """
 
@@ -127,17 +128,17 @@ class Clocks:
         return clock
 
     def acquire(self, agents: Agents, clock: Clock) -> None:
-        """Let each of `agents` know what `clock` knows."""
+        """Join `clock` into the clocks of `agents`."""
         known = self.vector[agents, : len(clock)]
         self.vector[agents, : len(clock)] = np.maximum(known, clock)
         self.lanes.take_back(agents, clock)
 
     def comes_after(self, agent: int, clock: Clock) -> bool:
-        """Return whether an agent knows all that `clock` knows."""
+        """Return whether the clock of an agent is at least `clock`."""
         return bool((self.vector[agent, : len(clock)] >= clock).all())
 
     def learn(self, agents: Agents, other: int, epoch: int) -> None:
-        """Let each of `agents` know agent `other` up to `epoch`."""
+        """Order each of `agents` after agent `other` up to `epoch`."""
         self.vector[agents, other] = np.maximum(self.vector[agents, other], epoch)
 
     # --- fences -----------------------------------------------------------------------------------
@@ -160,8 +161,8 @@ class Clocks:
         """
         Execute a fence in each of `agents` [k].
 
-        What their relaxed loads observed before is acquired now, and what they know now is what
-        their relaxed stores and arrivals release from now on.
+        The releases that their relaxed loads have observed are acquired now. From now on, their
+        relaxed stores and arrivals release the present clocks.
 
         Args:
             agents: Who executes it.
@@ -217,7 +218,8 @@ class Clocks:
 
     def fence_proxy(self, agents: NDArray[np.int64], members: list[int] | None = None) -> None:
         """
-        Let the async proxy see what threads know of shared memory; begin a new epoch of each warp.
+        Make everything in shared memory that threads are ordered after visible to the async proxy,
+        and begin a new epoch of each warp.
 
         Args:
             agents: The warps [k].
@@ -237,7 +239,10 @@ class Clocks:
             row[agent] += 1
 
     def fence_global_proxy(self, agents: NDArray[np.int64]) -> None:
-        """Let the async proxy see what warps [k] know of global memory, as `fence_proxy` does."""
+        """
+        Make everything in global memory that warps [k] are ordered after visible to the async
+        proxy, as `fence_proxy` does.
+        """
         owners = self._with_global_shadow
         shadows = self.global_shadow_of[owners]
         for agent in agents.tolist():
@@ -248,7 +253,7 @@ class Clocks:
 
 
 def join(one: Clock, other: Clock) -> Clock:
-    """Return what two clocks know together; neither is changed."""
+    """Return the join of two clocks; neither is changed."""
     if len(one) < len(other):
         one, other = other, one
     joined = one.copy()
@@ -334,7 +339,7 @@ class AsyncUnit:
         """
         Do the work of all closed groups but the last `keep`; the warp knows it from now on.
 
-        With `is_read` it knows that the sources have been read, and nothing of what is written.
+        With `is_read` it is ordered after the reads of the sources, but not after the writes.
         """
         while len(self.pending) > keep + 1:
             for action in self.pending.pop(0):

@@ -43,7 +43,7 @@ class Cta:
         cluster, machine: Where it runs.
         rank: Its number in the cluster.
         index: Its place in the grid (x, y, z).
-        base: What its shared addresses begin with: ``rank << 24``.
+        base: The first of its shared addresses: ``rank << 24``.
         num_threads: Threads at the start.
         r, q, h, p: Register files [registers, num_threads] of uint32, uint64, uint16 and bool.
         unwritten: Which threads have not written a register yet, of those that are in doubt.
@@ -109,7 +109,7 @@ class Cta:
 
     @cached_property
     def in_flight(self) -> InFlight:
-        """What wgmma owns of the registers, made on first use."""
+        """The registers that wgmma uses at present; made on first use."""
         return InFlight(self)
 
     @cached_property

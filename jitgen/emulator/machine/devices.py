@@ -2,10 +2,11 @@
 """
 Several devices at once: their launches in one schedule, with one set of clocks.
 
-Each device has streams of launches; nothing but what the kernels do orders those of different
-devices. What a kernel leaves is seen by the next launch of its stream, not by a peer. A launch that
-may start before the one before it has ended knows of it from griddepcontrol.wait on. It never does
-start before that here, and is found out by its clocks.
+Each device has streams of launches. Launches of different devices are ordered only by their
+kernels. The results of a kernel are visible to the next launch of its stream, but not to peers. A
+launch that may start before the previous one has ended is ordered after it only from
+griddepcontrol.wait on. In the emulator it never actually starts earlier, but its clocks reveal
+accesses that would be too early.
 
 PTX ISA, sections "Scope", "griddepcontrol" and "Memory Consistency Model".
 """
@@ -76,7 +77,7 @@ class Devices:
         return found[::-1] if self._mode.is_reversed else found
 
     def _advance(self) -> bool:
-        """Let something happen; False if nothing can."""
+        """Run one step; return False if there is none."""
         machines, late = self._running(), self._mode.late_device
         first = [machine for machine in machines if machine.grid.stream.device != late]
         last = [machine for machine in machines if machine.grid.stream.device == late]

@@ -52,7 +52,7 @@ def check_remote(cta: Cta) -> None:
 
 
 def _knowledge(cta: Cta) -> NDArray[np.int64]:
-    """Return what the warps of a CTA know together."""
+    """Return the join of the clocks of a CTA's warps."""
     known: NDArray[np.int64] = cta.cluster.clocks.vector[cta.agents].max(axis=0)
     return known
 
@@ -73,8 +73,8 @@ def _check_named(cta: Cta) -> None:
     """
     Find arrivals that nothing waits for any more; threads that wait cannot have exited.
 
-    bar.arrive asks for no wait of its own, so this is defined. It does nothing, and mostly says
-    that a wait was forgotten. PTX ISA, section "bar, barrier".
+    bar.arrive does not require a wait, so this is defined behaviour. But it has no effect, and
+    usually means that a wait was forgotten. PTX ISA, section "bar, barrier".
     """
     for barrier in cta.named.values():
         if barrier.arrived:

@@ -57,7 +57,7 @@ _EXCLUDES = {
     UPDATE: ("wrote", *_ALL_READS),
     WRITE: ("wrote", *_UPDATES, *_POLLS, *_ALL_READS),
 }
-"""The planes of accesses that each kind must know of."""
+"""For each kind of access, the planes of accesses that it must be ordered after."""
 
 _MUST_INCLUDE = {
     RELAXED_READ: (*_UPDATES, _UPDATED_ELSEWHERE),
@@ -73,7 +73,7 @@ _PLAIN_READS = frozenset({READ, CONSTANT_READ})
 
 class GlobalHistory:
     """
-    What was accessed in one launch.
+    The history of the accesses to global memory in one launch.
 
     Attributes:
         is_checked: Off: nothing is noted and nothing found.

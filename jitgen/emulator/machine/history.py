@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The happens-before checker: finds two accesses of one place that nothing orders.
+The happens-before checker: finds two accesses to the same place that are not ordered.
 
 A memory is cut into granules. For each the last write is kept, with agent, epoch and instruction,
-and the accesses since (`readers`). A later access that may not run at the same time must know of
-them by its agent's clock. Whether two accesses happen to meet in this run plays no part, so that a
-missing barrier, fence or wait is found in every schedule in which the accesses come at all.
+and the accesses since (`readers`). A later access that must not run at the same time must be
+ordered after them, by the clock of its agent. It does not matter whether two accesses actually
+collide in this run. So a missing barrier, fence or wait is found in every schedule in which the
+accesses occur.
 
-A write that knows all earlier accesses stands for them from then on: an access that is ordered
-after it is ordered after them. PTX ISA, section "Memory Consistency Model": data races, morally
-strong.
+A write that is ordered after all earlier accesses replaces them from then on, because an access
+that is ordered after the write is also ordered after them. PTX ISA, section "Memory Consistency
+Model": data races, morally strong.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class Lanes:
     # --- who comes together -----------------------------------------------------------------------
 
     def bring(self, vector: NDArray[np.int64], agents: NDArray[np.int64]) -> None:
-        """Let all lanes of the warps of `agents` [k] know all of each other's work."""
+        """Order all lanes of the warps of `agents` [k] after each other's work."""
         self.known[agents] = vector[agents, agents]
         vector[agents, agents] += 1
         for agent in agents.tolist() if self._units else ():

@@ -2,10 +2,10 @@
 """
 Stores to peers that have not arrived: what a mode that delays links keeps.
 
-They arrive when something asks for it: a release or a fence that peers may see, an access of the
-device to memory of a peer, the end of its launch. Else they arrive one by one, when nothing else
-can happen, in their order or the last one first. The elements of a vector are stores of their own.
-Stores to one place arrive in their order.
+They arrive when that is required: at a release or a fence that peers may see, at an access of the
+device to a peer's memory, or at the end of the launch. Otherwise they arrive one by one when
+nothing else can happen, either in order or the last one first. The elements of a vector are stores
+of their own. Stores to one place arrive in their order.
 
 PTX ISA, sections "Vector Data-types" and "Coherence" of the memory consistency model.
 """
@@ -73,7 +73,7 @@ class Link:
             self._parcels.append(_Parcel(memory, where, what, addresses[:, element]))
 
     def arrive(self) -> None:
-        """Let everything arrive."""
+        """Complete all outstanding stores."""
         while self._parcels:
             self._parcels.pop(0).arrive()
 

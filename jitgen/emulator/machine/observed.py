@@ -9,7 +9,8 @@ An answer counts where another agent wrote the word and nothing orders the two, 
 first. A loop that asks for a word until it holds a fixed value observes nothing if every write
 raised the word and the last of them ended the loop, for then it learns of all of them.
 
-Where several devices run, words of memory are not watched, and no run stands for another.
+If several devices run, words of memory are not watched, and a run proves nothing about other
+schedules.
 
 PTX ISA, section "Memory Consistency Model": release and acquire patterns, causality order.
 """

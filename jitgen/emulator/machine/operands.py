@@ -45,7 +45,7 @@ class Place:
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
     """
-    What one product reads of shared memory.
+    The shared memory that one product reads.
 
     Attributes:
         at: The instruction.

@@ -64,7 +64,7 @@ class Order:
         return columns
 
     def times(self, agents: Agents) -> Times:
-        """Return what one agent knows of the columns, or several together."""
+        """Return the times of the columns for one agent, or the join for several."""
         vector = self._clocks.vector
         times: Times
         if not isinstance(agents, np.ndarray):
@@ -76,12 +76,12 @@ class Order:
         return times
 
     def learn(self, agents: NDArray[np.int64], times: Times) -> None:
-        """Let each of `agents` [k] know what `times` knows."""
+        """Join `times` into the times of `agents` [k]."""
         where = agents[:, None], self.columns[: len(times)]
         self._clocks.vector[where] = np.maximum(self._clocks.vector[where], times)
 
     def of(self, clock: Clock) -> Times:
-        """Return what a clock knows of the columns."""
+        """Return the times of the columns in a clock."""
         return clock[self.columns[: int(self.columns.searchsorted(len(clock)))]]
 
     def added(self, clock: Clock | None, times: Times) -> Clock:

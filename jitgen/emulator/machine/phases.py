@@ -45,7 +45,7 @@ Direct = tuple[NDArray[np.int64], "Clock"]
 @dataclass(frozen=True, slots=True)
 class Signaller:
     """
-    What was known when a signal was issued.
+    The knowledge of the agent that issued a signal.
 
     Attributes:
         seen: Phases of the barrier that each of those who signal knows to have been seen complete.

@@ -26,7 +26,7 @@ _MAX_REGIONS = 1024
 @dataclass(frozen=True, slots=True)
 class Region:
     """
-    The words that some bytes lie in.
+    The words that contain some bytes.
 
     Attributes:
         words: Ascending, each once.
@@ -45,7 +45,7 @@ _regions: dict[int, tuple[Elements, Region]] = {}
 
 
 def region_of(where: Where) -> Region:
-    """Return the words that bytes lie in."""
+    """Return the words that contain these bytes."""
     if isinstance(where, slice):
         return _stretch(where.start, where.stop)
     known = _regions.get(id(where))

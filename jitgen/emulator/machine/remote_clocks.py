@@ -90,14 +90,14 @@ class Acquired:
 
 
 class RemoteClocks:
-    """What the agents of one cluster acquired from others."""
+    """The clocks that the agents of one cluster acquired from other clusters."""
 
     def __init__(self) -> None:
         self._acquired: list[Acquired] = []
         self._observed: dict[int, list[tuple[Scope, ByCluster]]] = {}
 
     def acquire(self, own: Clocks, agents: NDArray[np.int64], released: ByCluster) -> None:
-        """Let agents take over what was released elsewhere."""
+        """Join released clocks of other clusters into those of agents."""
         others = {other: clock for other, clock in released.items() if other is not own}
         for agent in np.unique(agents).tolist() if others else ():
             if not any(x.contains(others) for x in self._acquired if x.agent == agent):
@@ -141,7 +141,7 @@ class RemoteClocks:
 
     def all_known(self, own: Clocks, unknown: int) -> ByCluster:
         """
-        Return what the cluster knows of others at its end.
+        Return the clocks of other clusters that the cluster has acquired at its end.
 
         Args:
             own: Its clocks.

@@ -30,7 +30,7 @@ _WORD_SHIFT = 2
 
 class SharedHistory:
     """
-    What was accessed in one CTA's shared memory.
+    The history of the accesses to the shared memory of one CTA.
 
     Attributes:
         words: Accesses to words that are accessed as a whole; those to other words are in `bytes`.

@@ -39,7 +39,7 @@ SHARED_SIZE = 256 * 1024
 """Bytes that matrix descriptors can address; hardware has less."""
 
 POISON = 0xCD
-"""What every byte holds at the start."""
+"""Value of every byte at the start."""
 
 _RANK_SHIFT = 24
 _OFFSET_MASK = (1 << _RANK_SHIFT) - 1
@@ -143,8 +143,8 @@ class SharedMemory:
 
         Args:
             f: Who executes the instruction.
-            at: The instruction.
-            offsets: Where each thread reads [k], as `offsets` returns them.
+            at: The index of the instruction. offsets: Where each thread reads [k], as `offsets`
+                returns them.
             width: Bytes that each reads: a power of 2, or a multiple of 4.
             threads: The threads [k], as indices 0..n-1 of the fragment's.
             kind: READ or RELAXED_READ.

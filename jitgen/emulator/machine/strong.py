@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Relaxed accesses of a memory that several CTAs share, told apart by scope and CTA.
+Relaxed accesses to a memory that several CTAs share, distinguished by scope and CTA.
 
-Relaxed accesses do not exclude each other as long as they are morally strong. So an access must
-know of those that are not: of another CTA, where one of the two has the scope ``.cta``.
+Two relaxed accesses may run at the same time if they are morally strong. So an access must be
+ordered after all that are not morally strong with it: those of another CTA, if one of the two
+accesses has the scope ``.cta``.
 
 PTX ISA, sections "Morally strong operations" and "Data races" of the memory consistency model; of
 "atom" and "red" that an operation is atomic only with those that are morally strong with it.
@@ -42,7 +43,9 @@ class StrongKinds:
         return name
 
     def named(self, kinds: frozenset[str]) -> frozenset[str]:
-        """Return some kinds with the names of those among them that are told apart."""
+        """
+        Return some kinds, together with the names of those that are distinguished by scope and CTA.
+        """
         if not self._known:
             return kinds
         found = self._named.get(kinds)
@@ -52,7 +55,10 @@ class StrongKinds:
         return found
 
     def unlike(self, kind: str, scope: Scope, rank: int) -> frozenset[str]:
-        """Return the names of those that conflict with a relaxed access and are not like it."""
+        """
+        Return the names of the kinds of accesses that conflict with a relaxed access and are not
+        morally strong with it.
+        """
         if not self._known:
             return frozenset()
         found = self._unlike.get((kind, scope, rank))

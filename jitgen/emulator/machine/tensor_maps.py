@@ -44,7 +44,7 @@ class Fence:
     acquired: tuple[Acquired, ...]
 
     def knows(self, write: Stamp) -> bool:
-        """Return whether the agent of the fence knew of a write."""
+        """Return whether the agent of the fence was ordered after a write."""
         if write.clocks is self.clocks:
             return bool(self.known[write.agent] >= write.epoch)
         return any(x.covers(write.clocks, write.agent, write.epoch) for x in self.acquired)

@@ -36,10 +36,10 @@ class Timeline:
         return self.steps + self._reads + self._leapt
 
     def leap(self) -> None:
-        """Let time pass, as nothing else happens."""
+        """Advance the time by a leap, because nothing else happens."""
         self._leapt += self._leap
         self._leap = min(2 * self._leap, _LAST_LEAP)
 
     def walk(self) -> None:
-        """Let the next leap be a short one, as something happened."""
+        """Make the next leap a short one, because something happened."""
         self._leap = _FIRST_LEAP

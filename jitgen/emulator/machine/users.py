@@ -24,7 +24,7 @@ class Users:
 
     def __init__(self, clocks: Clocks, initialiser: tuple[int, int], *, ends: bool) -> None:
         """
-        Begin with nothing but the initialisation.
+        Begin with the initialisation as the only use.
 
         Args:
             clocks: Those of the cluster.
@@ -38,7 +38,7 @@ class Users:
         self._last: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def are_informed(self, agents: NDArray[np.int64]) -> bool:
-        """Return whether warps [k] know that it is initialised; each is asked about once."""
+        """Return whether warps [k] are ordered after the initialisation; each is checked once."""
         group = agents.tobytes()
         if group in self._groups:
             return True

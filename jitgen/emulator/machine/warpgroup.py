@@ -265,7 +265,7 @@ class Warpgroup:
         return min(self.closed) >= self.closed[share.first] - keep
 
     def complete(self, f: Fragment, share: Share, keep: int) -> None:
-        """Let some warps have waited for all but the latest `keep` groups."""
+        """Complete all groups of some warps except the latest `keep` ones."""
         group = self.closed[share.first] - keep
         self.run_deferred(group)
         for target, chain in self.chains.items():

@@ -43,8 +43,8 @@ def cut(code: list[Instruction], labels: dict[str, int], rules: list[Rule]) -> l
     """
     Return the blocks of a program, in its order.
 
-    A block starts where it can be jumped to, behind what ends one, and at what wants to be executed
-    again from there.
+    A block starts at a jump target, after an instruction that ends a block, and at an instruction
+    that may have to be executed again.
 
     Args:
         code: The instructions.

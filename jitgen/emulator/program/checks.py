@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Checks:
     """
-    What is to be checked of the registers of a program.
+    The checks of the registers of a program.
 
     Attributes:
         doubts: Which may not have been written.
@@ -39,7 +39,7 @@ class Checks:
         return self.doubts.concern(at) or self.flights.concern(at)
 
     def before(self, builder: Builder, instruction: Instruction) -> list[str]:
-        """Return the statements that stand before an instruction."""
+        """Return the statements to run before an instruction."""
         at, lines = instruction.index, []
         if at in self.doubts.reads:
             rows = {self.doubts.rows[name]: name for name in self.doubts.reads[at]}
@@ -61,7 +61,7 @@ class Checks:
         return {self.doubts.rows[name]: name for name in self.doubts.sums.get(at, ())}
 
     def after(self, builder: Builder, instruction: Instruction) -> list[str]:
-        """Return the statements that stand after an instruction."""
+        """Return the statements to run after an instruction."""
         at, lines = instruction.index, []
         if at in self.doubts.firsts:
             rows = tuple(self.doubts.rows[name] for name in self.doubts.firsts[at])

@@ -2,10 +2,9 @@
 """
 Which instructions may observe the schedule: whose result may depend on which thread was first.
 
-Loads that synchronise, atomics, waits for mbarriers that may fail, clocks and the like. What the
-program does with the result decides. A result that nothing uses is ignored: then the threads know
-nothing of what they met. A loop that does nothing but ask again until the answer is a fixed one
-hides the schedule. Any other use shows it.
+These are loads that synchronise, atomics, waits for mbarriers that may fail, clocks and similar
+instructions. The use of the result decides. A result that nothing uses is ignored. A loop that only
+repeats the instruction until it gives a fixed value hides the schedule. Any other use reveals it.
 
 The registers that depend on a result are found without regard to order, so that a use may be found
 where there is none, and never the other way round.
@@ -41,7 +40,7 @@ _HARMLESS = frozenset(
 
 
 class Kind(StrEnum):
-    """What is observed, in words."""
+    """The kind of observation, in words."""
 
     ATOMIC = "value that an atomic returns"
     FLAG = "value of a load that synchronises"
@@ -69,7 +68,7 @@ class Use(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Until:
     """
-    When a loop ends that asks for a word of memory.
+    The end condition of a loop that polls a word of memory.
 
     Attributes:
         comparison: "eq", "ne", "lt", ... of the word and `number`.
@@ -140,8 +139,8 @@ def find_observers(
     Args:
         code: The instructions.
         blocks: The basic blocks.
-        accesses: Of each instruction.
-        follow: The blocks that may come next, of each block.
+        accesses: The accesses of each instruction.
+        follow: For each block, the blocks that may follow it.
     """
     kinds = {x.index: kind for x in code if (kind := _kind_of(x)) is not None}
     if not kinds:
@@ -186,11 +185,11 @@ _KINDS = (
     (("clusterlaunchcontrol", "try_cancel"), Kind.LAUNCH),
     (("activemask",), Kind.ACTIVE),
 )
-"""What instructions observe whose opcodes have these parts."""
+"""The kind of observation of instructions whose opcodes have these parts."""
 
 
 class _Uses:
-    """What a program does with the registers that its instructions write."""
+    """The uses of the registers that instructions write."""
 
     def __init__(
         self,
@@ -280,7 +279,7 @@ class _Uses:
         return []
 
     def _only_asks(self, at: int, loop: list[int], uses: set[int]) -> bool:
-        """Return whether a loop does nothing but ask, and nothing else uses the answer."""
+        """Return whether a loop only polls, and nothing else uses the result."""
         inside = [x for n in loop for x in range(self._blocks[n].start, self._blocks[n].end)]
         if not uses <= set(inside):
             return False

@@ -2,9 +2,9 @@
 """
 PTX text to instructions.
 
-Source: PTX ISA, sections "Syntax" and "Directives". What the compiler writes is regular: one entry,
-registers declared by ranges, variables in shared memory, and pieces of inline assembly. Functions
-stand in place of their calls (`calls`). Code that needs local memory is refused.
+Source: PTX ISA, sections "Syntax" and "Directives". The compiler's output is regular: one entry,
+registers declared by ranges, variables in shared memory, and pieces of inline assembly. Calls are
+replaced by the functions (`calls`). Code that needs local memory is refused.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def parse(text: str, entry: str = "") -> Module:
         entry: Name of the kernel; empty for the only one.
 
     Raises:
-        UnsupportedPtx: There is no such kernel in it, or there are several, or it declares or
-            calls what the emulator does not have.
+        UnsupportedPtx: There is no such kernel in it, or there are several, or it declares or calls
+            something that the emulator does not support.
     """
     sources = source_lines(text)
     text = without_comments(text)

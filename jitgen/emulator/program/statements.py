@@ -26,7 +26,7 @@ _NAME = re.compile(r"(?<![\w$%.@])%?[A-Za-z_$][\w$]*")
 @dataclass(slots=True)
 class Scope:
     """
-    What lies between two braces.
+    The statements between two braces.
 
     Attributes:
         number: 0 for the kernel's own, which keeps its names.
@@ -103,7 +103,7 @@ def scan(
         numbers: Those of further scopes.
 
     Raises:
-        UnsupportedPtx: Something is no statement.
+        UnsupportedPtx: A text is not a statement.
     """
     newlines = [found.start() for found in re.finditer("\n", text)]
     position = start

@@ -23,7 +23,7 @@ Members = Callable[[Instruction], int]
 
 
 class Unsupported(Exception):
-    """What an emitter raises at a modifier, type or operand that it does not know."""
+    """The error of an emitter for an unknown modifier, type or operand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ _TYPES: dict[str, type[np.integer] | type[np.floating]] = {
 }  # fmt: skip
 
 NAMESPACE: dict[str, object] = {"np": np, **_TYPES}
-"""What every block function may name."""
+"""The names that every block function may use."""
 
 FILE_DTYPES = {"r": "U4", "q": "U8", "h": "U2", "p": "bool"}
 """What the register files hold: registers of 32, 64 and 16 bits, and predicates."""
@@ -100,7 +100,7 @@ def immediate(operand: str, type: str) -> np.generic:
     ``0f`` and ``0d`` spell the bits of a float: integer types take them as they are.
 
     Raises:
-        Unsupported: It is spelled in no way that PTX knows.
+        Unsupported: It is not a valid spelling in PTX.
     """
     if operand == _WARP_SIZE:
         return scalar(32, type)
