@@ -143,8 +143,8 @@ class SharedMemory:
 
         Args:
             f: Who executes the instruction.
-            at: The index of the instruction. offsets: Where each thread reads [k], as `offsets`
-                returns them.
+            at: The index of the instruction.
+            offsets: Where each thread reads [k], as `offsets` returns them.
             width: Bytes that each reads: a power of 2, or a multiple of 4.
             threads: The threads [k], as indices 0..n-1 of the fragment's.
             kind: READ or RELAXED_READ.
