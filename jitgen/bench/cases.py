@@ -2,8 +2,8 @@
 """
 The cases of the suites of grouped GEMMs: the products of mixture-of-experts layers.
 
-Those of each suite lie beside this file in a JSON file of its name, and any file of the same form
-may take their place.
+The cases of each suite are in a JSON file beside this one, called after the suite. A file of the
+same form can be given instead.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ ONE_TOKEN = tuple(
     for n, k in MATRICES
     for groups in (1, 8)
 )
-"""One row for each group: all there is to do is to read the weights."""
+"""One row for each group: the time is that of reading the weights."""
 
 
 def load(path: Path = PUBLIC, make: Callable[[object], Any] = Case.from_json) -> tuple[Any, ...]:
@@ -173,7 +173,7 @@ def only(steps: Iterable[T], texts: Sequence[str], word: str = "case") -> list[T
     Return the steps whose name has every one of `texts`.
 
     Raises:
-        ConfigError: There is none; the message calls a step `word`.
+        ConfigError: No step has them all; the message calls a step `word`.
     """
     found = [step for step in steps if all(text in str(step) for text in texts)]
     if not found:
@@ -182,7 +182,10 @@ def only(steps: Iterable[T], texts: Sequence[str], word: str = "case") -> list[T
 
 
 def row_counts(groups: int, mean: int, spread: float) -> tuple[int, ...]:
-    """Return the rows of each group, always the same: drawn uniformly where there is a spread."""
+    """
+    Return the rows of each group, drawn uniformly if `spread` is above 0. Equal arguments give
+    equal rows.
+    """
     if not spread:
         return (mean,) * groups
     chance = random.Random(_SEED)  # sizes, not secrets
@@ -209,8 +212,8 @@ def fields_of(
     Return the fields of a JSON object.
 
     Raises:
-        ConfigError: It is no object, or has a field that is not `known`, or lacks a `needed` one;
-            the message calls it `what`.
+        ConfigError: `document` is no JSON object, has a field that is not in `known`, or lacks one
+            of `needed`; the message calls the document `what`.
     """
     if not isinstance(document, dict):
         raise ConfigError(f"{what} must be an object (got {shown(document)})")

@@ -53,8 +53,8 @@ def load() -> Iterator[Row]:
     Yield the warm load of one kernel: read the entry, check every digest, load the library, find
     its function.
 
-    Each repetition loads another kernel, because the system gives a library that is loaded already
-    back at once. All come from one store, as in a process that serves.
+    Each repetition loads another kernel, because loading a library a second time costs next to
+    nothing. All kernels come from one store, as in a process that serves a model.
     """
     from jitgen.cache import Store
     from jitgen.plans.prewarm import prewarm as prewarmed
@@ -76,8 +76,9 @@ def load() -> Iterator[Row]:
 
 def cold() -> Iterator[Row]:
     """
-    Yield the cost of a compile beyond the compiler: rendering, key, lock and publishing; and of
-    linking. The first compile, which imports the compiler, is not counted.
+    Yield the time that a compile takes besides the compiler itself: rendering, key, lock and
+    publishing; and the time of linking. The first compile, which imports the compiler, is not
+    counted.
     """
     from jitgen.runtime.spec import spec_of
     from jitgen.runtime.tiers import build
@@ -104,8 +105,8 @@ def cold() -> Iterator[Row]:
 
 def prewarm() -> Iterator[Row]:
     """
-    Yield how many kernels are compiled a minute: 24 sm_90a configs, an empty cache, two compile
-    processes, whose start is included.
+    Yield the number of kernels compiled per minute: 24 sm_90a configs, an empty cache and two
+    compile processes. The start of these processes is part of the time.
     """
     from jitgen.plans.prewarm import prewarm as prewarmed
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Host time of `grouped_gemm(..., out=out)` above the bare tvm-ffi call: once for shapes that were
-seen before, once for a new number of rows in a known bucket. Also host time of
-`silu_mul_quantize(..., out=(q, None))` above the bare call and the allocation of scales, which both
-need, and the cost of recording calls.
+Host time of `grouped_gemm(..., out=out)` in addition to that of the bare tvm-ffi call: once for
+shapes of an earlier call, and once for a new number of rows in the bucket of an earlier call. Also
+the host time of `silu_mul_quantize(..., out=(q, None))` in addition to the bare call and the
+allocation of scales, and the cost of recording calls.
 
-Both sides launch the same kernel on rows that belong to no group, so that the kernel itself does
-next to nothing and the difference is not lost in it. Runs are short and compared in pairs, so that
-another process that takes the core away disturbs few of them.
+Both sides launch the same kernel on rows that belong to no group, so that the kernel takes hardly
+any time and the difference can be measured. Runs are short and compared in pairs, so that another
+process on the same core disturbs few of them.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from jitgen.targets.devices import default_arch
 
 SEEN_US = 1.2
 """
-Budget of a call whose shapes were seen. Some 0.3 us of it is torch's guard of five tensors, 0.1 us
-their result's version counter: see `jitgen.ops.guards` and `jitgen.ops.dispatcher`.
+Budget of a call with the shapes of an earlier call. Some 0.3 us of it is torch's guard of five
+tensors, 0.1 us their result's version counter: see `jitgen.ops.guards` and `jitgen.ops.dispatcher`.
 """
 
 SILU_US = 2.0
-"""Budget of `silu_mul_quantize`, whose key has more in it."""
+"""Budget of `silu_mul_quantize`, whose key has more parts."""
 
 NEW_US = 6.0
-"""Budget of a call with a new number of rows, in a bucket in which one was seen."""
+"""Budget of a call with a new number of rows, in the bucket of an earlier call."""
 
 RECORDED_US = 0.3
 """Budget of the time that JITGEN_RECORD adds to a call."""
@@ -63,7 +63,7 @@ _Tensors = tuple[torch.Tensor, ...]
 
 
 def rows() -> Iterator[Row]:
-    """Yield the differences, and the times that they are made of."""
+    """Yield the differences, and the two times of each."""
     is_gpu = has_gpu()
     arch = default_arch() if is_gpu else Arch.CPU
     device = "cuda" if is_gpu else "cpu"
@@ -102,7 +102,8 @@ def _in(
     session: Session, call: Callable[[_Tensors], object], tensors: _Tensors
 ) -> Callable[[], None]:
     """
-    Return a function that makes so many calls in `session` that the cost of entering it is hidden.
+    Return a function that makes many calls in `session`, so that the cost of entering the session
+    is small beside them.
     """
 
     def calls() -> None:

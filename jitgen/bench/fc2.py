@@ -4,9 +4,9 @@ Device time of the second GEMM of an MoE layer in two ways: `moe_fc2_dense`, and
 the rows of each expert with the sum over the rows of each token.
 
 The layer has 256 experts of 256 columns, 8 for each token, and 7168 columns of output. Both begin
-with quantised activations: the dense way with those of all experts, the grouped one with the rows
-that are routed, in the order of experts; what gathers them is in neither. Besides the kernel that
-the selector chooses, every other that it might have chosen is timed, where it is compiled.
+with quantised activations: the dense way with those of all experts, the grouped way with the routed
+rows in the order of their experts. Gathering these rows is not timed. In addition to the kernel
+that the selector chooses, every other candidate that is compiled is timed.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _sides(
 
 def _check(solved: SolvedSums, name: str, config: MoEFc2DenseConfig | None) -> None:
     """
-    Raise WrongResult if a kernel computes wrong values; `config` None means the selector's choice.
+    Check a kernel, by default the selector's choice; raise WrongResult if it gives wrong values.
     """
     solved.out.fill_(float("nan"))
     jitgen.moe_fc2_dense(**solved.arguments, config=config)

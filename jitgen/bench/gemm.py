@@ -2,7 +2,7 @@
 """
 Device time of GPU kernels with a cold L2, on the expert layers of DeepSeek-V3.
 
-Where DeepGEMM is installed it runs the same operands in turn; its time is a row of its own, never a
+If DeepGEMM is installed, it runs on the same operands in turn; its time is a separate row and no
 budget.
 """
 
@@ -60,7 +60,9 @@ CASES = tuple(
 )
 
 _MOST = 1.03
-"""Times as long that all cases may take in the geometric mean."""
+"""
+The most that invariant numerics may cost: the geometric mean over all cases of the ratio of times.
+"""
 
 
 class Pair(NamedTuple):
@@ -69,8 +71,9 @@ class Pair(NamedTuple):
 
     Attributes:
         case: The case.
-        fast: The kernel that is chosen where any may be.
-        invariant: The one that is chosen among those that give a row the same bits.
+        fast: The kernel that is chosen among all.
+        invariant: The kernel that is chosen among those with invariant numerics, which give a row
+            the same bits whatever other rows there are.
     """
 
     case: cases.Case
@@ -95,10 +98,11 @@ def pairs() -> list[Pair]:
 
 def invariance() -> Iterator[Row]:
     """
-    Yield the cost of invariant numerics: the kernel chosen with them over the one chosen without.
+    Yield the cost of invariant numerics: the time of the kernel chosen with them over that of the
+    kernel chosen without.
 
-    Over the cases of the hopper suite and one token a group. Where both are the same kernel nothing
-    is lost and nothing is timed; elsewhere each is timed in turn, on the same operands.
+    The cases are those of the hopper suite and one token per group. If both kernels are the same,
+    the ratio is 1 and nothing is timed; otherwise both are timed in turn on the same operands.
 
     Raises:
         NoDevice: There is no GPU that jitgen has kernels for.

@@ -94,9 +94,11 @@ class Product:
     Attributes:
         name: Which.
         problem: Problem that the selector gets.
-        ours: Computes it; takes a config, or None for the one that is chosen.
+        ours: Computes the product with jitgen; takes a config, or None for the one that the
+            selector chooses.
         theirs: Computes it in torch.
-        parts: For each group where its part of a result is, and the two factors of that.
+        parts: For each group the index of its part of a result, and the two factors whose product
+            this part is.
     """
 
     name: str
@@ -106,7 +108,9 @@ class Product:
     parts: tuple[tuple[Any, Tensor, Tensor], ...]
 
     def sides(self, arch: Arch, *, candidates: bool) -> Iterator[Side]:
-        """Yield ours, torch's, and other kernels where they are asked for."""
+        """
+        Yield the sides: jitgen's kernel, torch's, and with `candidates` jitgen's other kernels.
+        """
         chosen, check = jitgen.select(self.problem, arch), partial(_check, self)
         kernel = chosen.config.name(arch)
         call = partial(self.ours, None)
@@ -127,8 +131,8 @@ def suite(
     Return the suite.
 
     Args:
-        candidates: Time every kernel of the products that might be chosen, too, and others to
-            choose those from; then no steps are measured.
+        candidates: Whether to time, in addition, every candidate kernel of the products and kernels
+            that are no candidates yet; then no steps are measured.
         cases: Products to measure.
         steps: Steps of a layer to measure.
     """
@@ -256,10 +260,10 @@ def _considered(chosen: Any, arch: Arch) -> Iterator[Any]:
 
 def _check(product: Product, who: str, found: Tensor) -> None:
     """
-    Do nothing where a result is as near to float64 sums as its rounding and `SUM_BITS` allow.
+    Check that a result differs from float64 sums by no more than its rounding and `SUM_BITS` allow.
 
     Raises:
-        WrongResult: It is not.
+        WrongResult: It differs by more.
     """
     for place, left, right in product.parts:
         expected = left.double() @ right.double()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The suites of grouped GEMMs beside every peer that is installed: hopper and blackwell.
+The suites of grouped GEMMs, hopper and blackwell, which compare jitgen with every installed peer.
 
-Each is a file of cases of its name, measured on whatever GPU is there. One method for all sides of
-a case: calls captured in a CUDA graph, each on operands of its own, behind a read of 512 MB that
-empties L2, between two events; sides in turn; medians of rounds.
+The cases of each suite are in a file with the suite's name, and are measured on the GPU of this
+machine. All sides of a case are measured in the same way: several calls with separate operands are
+captured in a CUDA graph, which runs between two events after a read of 512 MB that empties L2. The
+sides take turns; figures are medians over rounds.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _HOST = Case(layout=Layout.MASKED, groups=8, rows_per_group=16, n=4096, k=7168, 
 
 
 _ROWS = (0, 1, 127, 0, 128, 129, 259)
-"""Empty groups, and rows around those of tiles."""
+"""Rows of groups: none, and numbers close to the rows of tiles."""
 
 EDGES = tuple(
     Case(
@@ -68,7 +69,7 @@ EDGES = tuple(
     )
     for layout in Layout
 )
-"""Cases of the check, one for each layout, with N and K that end within a tile."""
+"""Cases of the check, one for each layout, whose N and K are no multiples of a tile."""
 
 
 KINDS = (
@@ -77,7 +78,7 @@ KINDS = (
     (DType.E2M1, ScaleGranularity.MX32),
     (DType.E2M1, ScaleGranularity.NV16),
 )
-"""Types of a and b, and scales; a target without kernels for one leaves it out."""
+"""Types of a and b, and scales; a target without kernels for a combination skips it."""
 
 
 class Ours(Peer):
@@ -188,7 +189,7 @@ def workload(case: Case) -> Workload:
 
 
 def contest(case: Case, peers: Sequence[Peer], of: Sequence[Workload]) -> Contest:
-    """Return jitgen and its peers with the same operands, each with a right result."""
+    """Return jitgen and its peers with the same operands, without sides whose result is wrong."""
     found = Contest()
     for peer in (Ours(), *peers):
         found.add(peer.name, partial(_joined, peer, case, of))
@@ -232,7 +233,9 @@ def sustained(case: Case, peers: Sequence[Peer]) -> Measured:
 
 
 def host(case: Case, peers: Sequence[Peer]) -> Measured:
-    """Measure the host time of a warm call; no group has rows, so that the GPU is always idle."""
+    """
+    Measure the host time of a warm call. No group has rows, so that the GPU has nothing to do.
+    """
     operands = [workload(case)]
     found = _rivals(case, peers, operands)
     operands[0].groups.zero_()
@@ -245,7 +248,7 @@ def host(case: Case, peers: Sequence[Peer]) -> Measured:
 
 
 def accuracy(case: Case, peers: Sequence[Peer]) -> Accuracy:
-    """Compare the results of jitgen, and of peers with its numerics, with sums in float64."""
+    """Compare the results of jitgen and of peers with the same numerics with sums in float64."""
     operands = workload(case)
     errors: dict[str, float] = {}
     missing: dict[str, str] = {}

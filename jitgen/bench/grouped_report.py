@@ -27,7 +27,7 @@ from jitgen.config import Arch, Layout
 from jitgen.support.frozen import frozen
 
 PADDING = "padding"
-"""Name, instead of a side, of the pass that a peer needs before its product."""
+"""Name, in place of a side's, of the padding pass that a peer needs before its product."""
 
 PREFILL_ROWS = 4096
 """Rows of a group from which a case counts as prefill."""
@@ -53,7 +53,7 @@ class Section(StrEnum):
     """One row for each group, with a cold L2."""
 
     SUSTAINED = "sustained"
-    """Back to back for about a second, sides in turn: at the power limit."""
+    """Calls without pause for about a second, sides in turn: the GPU is at its power limit."""
 
     HOST = "host"
     """The host's time to enqueue one call on an idle GPU."""
@@ -116,7 +116,10 @@ class Measured(Record):
         return None if ours is None or theirs is None else theirs / ours
 
     def is_slower(self, peer: str) -> bool:
-        """Say whether jitgen is slower than `peer` in every round: beyond the noise."""
+        """
+        Return whether jitgen is slower than `peer` in every round, so that the difference is no
+        noise.
+        """
         if OURS not in self.times or peer not in self.times:
             return False
         pairs = zip(self.times[OURS].seconds, self.times[peer].seconds, strict=True)
@@ -217,7 +220,9 @@ class GroupedReport(Report):
 
     @property
     def noise(self) -> float | None:
-        """Median over the public cases of how far jitgen's rounds lie apart; None without any."""
+        """
+        Median over the public cases of the spread of jitgen's rounds; None without such cases.
+        """
         found = [each.times[OURS].spread for each in self.of(Section.PUBLIC) if OURS in each.times]
         return statistics.median(found) if found else None
 
@@ -354,13 +359,16 @@ class GroupedReport(Report):
         )
 
     def targets(self) -> Iterator[Row]:
-        """Yield every target of the hopper suite; blackwell has none yet: it was never run."""
+        """
+        Yield every target of the hopper suite. The blackwell suite was never run and has no targets
+        yet.
+        """
         if self.suite == "hopper":
             yield from _targets(self)
 
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:
-    """Return the geometric mean; None of nothing."""
+    """Return the geometric mean; None without ratios."""
     logarithms: Sequence[float] = [math.log(ratio) for ratio in ratios]
     return math.exp(statistics.fmean(logarithms)) if logarithms else None
 
@@ -379,7 +387,10 @@ def _short(kernel: str) -> str:
 
 HOST_US = 9.0
 ACCURACY = 1.001
-"""Error over the peer's; both round to bfloat16, so equal sums differ by less."""
+"""
+Largest ratio of jitgen's error to the peer's. Both round to bfloat16, so with equally exact sums
+the ratio is below it.
+"""
 
 
 class Figure(StrEnum):
@@ -398,7 +409,7 @@ class Figure(StrEnum):
 @frozen
 class Target:
     """
-    The least that the worst of some cases must reach.
+    The least figure that the worst of some cases must reach.
 
     Attributes:
         what: Which cases, in words.

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Kernels of one problem compared on this machine's device: checked first, then timed in turn.
-
-They run in a process of their own, because a kernel that a person is working on may crash, hang or
-write where it must not: then that process is lost, and this one says so.
+Kernels of one problem compared on this machine's device: all are checked first, then timed in turn.
+They run in a separate process, because an unfinished kernel may crash, hang or write to the wrong
+memory. Then only that process is lost, and this one reports the error.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from jitgen.settings import settings
 from jitgen.support.frozen import frozen
 
 TRIALS = "jitgen.bench.kernel_trials:KernelTrials"
-"""The class that the process serves."""
+"""The class whose methods run in the process."""
 
 _START_S = 120.0
 """
-Seconds that it may take in addition: importing torch, waking a GPU, compiling kernels that cannot
-be cached.
+Seconds that the process may take in addition, to import torch, initialise a GPU and compile kernels
+that cannot be cached.
 """
 
 PROBLEMS = {
@@ -54,8 +53,8 @@ class Contender:
     A kernel to be tried.
 
     Attributes:
-        title: What it is called in results: its name, or a file.
-        spec: What it is.
+        title: The title in results: the kernel's name, or a file.
+        spec: The kernel.
     """
 
     title: str
@@ -69,7 +68,7 @@ class Checked(Record):
 
     Attributes:
         title: Which.
-        rows: One for each problem that it was run with; see `KernelTrials.check`.
+        rows: One row for each problem with which the kernel was run; see `KernelTrials.check`.
         error: Why checks are missing or incomplete; empty if all of them ran.
     """
 
@@ -81,7 +80,7 @@ class Checked(Record):
 
     @property
     def is_right(self) -> bool:
-        """Whether it came to its end, and every value is right."""
+        """Whether all checks ran and every value is right."""
         return not self.error and all(row["right"] for row in self.rows)
 
 
@@ -91,10 +90,10 @@ class Tried:
     Result of checking and timing the kernels.
 
     Attributes:
-        checks: Of each kernel, in the order in which they were given, up to the first wrong one.
+        checks: The check of each kernel in the order of the kernels, up to the first wrong one.
         times: What `KernelTrials.time` returned; nothing where a kernel is wrong, or could not be
             timed.
-        error: Why they could not be timed though they are right.
+        error: Why kernels could not be timed although they are right.
     """
 
     checks: tuple[Checked, ...]
@@ -103,7 +102,7 @@ class Tried:
 
     @property
     def is_right(self) -> bool:
-        """Whether every kernel is."""
+        """Whether every kernel is right."""
         return not self.error and all(each.is_right for each in self.checks)
 
 
@@ -116,7 +115,7 @@ def obstacle(arch: Arch) -> str:
 
 def usual_problem(spec: KernelSpec) -> str:
     """
-    Return the problem that kernels of this operation are timed with; empty: the first problem that
+    Return the problem with which kernels of this operation are timed; empty: the first problem that
     has all edges.
     """
     return PROBLEMS.get(spec.config.op, ("", ""))[spec.arch.is_gpu]
@@ -124,10 +123,10 @@ def usual_problem(spec: KernelSpec) -> str:
 
 def parse_problem(text: str, spec: KernelSpec) -> None:
     """
-    Do nothing where `text` are sizes of the operation.
+    Check that `text` contains sizes of the operation.
 
     Raises:
-        ConfigError: They are not, or its kernels have no samples.
+        ConfigError: It does not, or the operation has no samples.
     """
     from jitgen.verify.verification import sizes_of
 
@@ -136,7 +135,7 @@ def parse_problem(text: str, spec: KernelSpec) -> None:
 
 def together(contenders: Sequence[Contender]) -> None:
     """
-    Check that kernels can be compared: they compute the same, on the same target.
+    Check that kernels can be compared: they compute the same and have the same target.
 
     Raises:
         ConfigError: They do not.
@@ -176,7 +175,7 @@ def attempt(
     Run kernels of one problem, compare their results, and time them in turn if all are right.
 
     Args:
-        contenders: The kernels; `together` has let them pass.
+        contenders: The kernels, which `together` has checked.
         problem: Sizes, as the operation spells them.
         time_limit_s: Seconds that one kernel may take to be checked, and to be timed.
         has_edges: Whether the first is checked with sizes of every edge, too.
@@ -235,7 +234,7 @@ class Measured(Record):
         kernel: Name of the kernel that the selector chooses.
         calls: Number of times it is called; 0 where the plan does not count.
         time_us: Microseconds of one call of the kernel.
-        predicted_us: What the model says of that.
+        predicted_us: The microseconds that the model predicts.
     """
 
     problem: Any
@@ -251,7 +250,10 @@ class Measured(Record):
 
 
 def measurable(plan: Plan, arch: Arch) -> tuple[list[GroupedGemmProblem], list[Problem]]:
-    """Return the problems of `plan` that can be timed, most calls first, and the others."""
+    """
+    Return the problems of `plan` that can be timed, those with most calls first, and the other
+    problems.
+    """
     every = list(plan.problems(arch))
     return (
         [each for each in every if isinstance(each, GroupedGemmProblem)],
@@ -261,12 +263,12 @@ def measurable(plan: Plan, arch: Arch) -> tuple[list[GroupedGemmProblem], list[P
 
 def measure(plan: Plan, problems: list[GroupedGemmProblem], arch: Arch) -> Iterator[Measured]:
     """
-    Yield the time of each of `problems`, which are those of `plan`.
+    Yield the time of each of `problems`, which belong to `plan`.
 
     Raises:
-        NoDevice: The target is not here.
-        WrongResult: A kernel computes something wrong; nothing is timed before it was checked.
-        JitgenError: A kernel cannot be had.
+        NoDevice: This machine has no device for the target.
+        WrongResult: A kernel gives a wrong result; each is checked before it is timed.
+        JitgenError: A kernel can neither be loaded nor compiled.
     """
     if arch.is_gpu and not gpu_at_hand(arch):
         raise NoDevice(f"timing kernels for {arch} needs such a GPU, and none is here")

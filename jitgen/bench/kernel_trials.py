@@ -3,8 +3,8 @@
 The worker process of comparisons: it runs kernels of one operation on this machine's device,
 compares their results with the right ones, and times them in turn.
 
-It takes any kernel of the operation, a person's as well, by its source; calls are those that the
-emulator gets (`jitgen.config.operation.Operation.samples`).
+It takes any kernel of the operation as source, edited ones as well. The calls are those that the
+emulator runs (`jitgen.config.operation.Operation.samples`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jitgen.verify import places
 from jitgen.verify.verification import samples_of, sizes_of
 
 _CASES = 4
-"""Sets of operands that a GPU's calls take in turn, so that all of them are cold."""
+"""Sets of operands that calls on a GPU use in turn, so that none finds its operands in L2."""
 
 _SEED = 1
 
@@ -35,7 +35,7 @@ class KernelTrials:
     """
     Kernels of one operation on one device.
 
-    Every method takes and returns JSON values, for its caller is another process.
+    Every method takes and returns JSON values, because its caller is another process.
     """
 
     def open(self, config: dict[str, Any], arch: str) -> None:
@@ -56,7 +56,7 @@ class KernelTrials:
         Args:
             title: Any name.
             config: Its config.
-            text: Its source; empty: as the templates render it.
+            text: Its source; empty: the source that the templates render.
         """
         spec = spec_of(Config.from_json(config), self._arch, text)
         entry, _ = build(current.get().loader.tiers, spec)
@@ -65,8 +65,8 @@ class KernelTrials:
 
     def check(self, title: str, problem: str) -> list[dict[str, Any]]:
         """
-        Run a kernel and compare its results; returns a row for each problem, with integers, whose
-        sums are exact, and with random numbers.
+        Run a kernel and compare its results with the right ones. Each problem is run with integers,
+        whose sums are exact, and with random numbers; returns a row for each of these runs.
 
         Args:
             title: Which.
@@ -80,9 +80,9 @@ class KernelTrials:
 
     def time(self, titles: list[str], problem: str) -> dict[str, Any]:
         """
-        Return the times of kernels, called in turn, and the bytes that the tensors of a call have.
+        Return the times of kernels, which are called in turn, and the bytes of a call's tensors.
 
-        On a GPU a graph makes several calls with operands of their own behind each flush of L2.
+        On a GPU a graph makes several calls with separate operands after each flush of L2.
         """
         sizes, *_ = self._sizes(problem)
         count = _CASES if self._arch.is_gpu else 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jitgen.bench.cases import Case
 
 PEAKS = {"H100": 1979e12, "H200": 1979e12, "GB200": 5000e12, "B200": 4500e12}
-"""Dense FP8 operations a second that the data sheets name, by a word of the GPU's name."""
+"""Dense FP8 operations per second in the data sheets, by a word of the GPU's name."""
 
 _FORMATS = ("svg", "png")
 _DOTS_PER_INCH = 144
@@ -98,7 +98,7 @@ def _fill_times(report: GroupedReport, figure: Figure) -> None:
 
 
 def _fill_roofline(report: GroupedReport, figure: Figure) -> None:
-    """Plot operations a second against operations a byte, below the limits of the device."""
+    """Plot operations per second against operations per byte, with the limits of the device."""
     axes = figure.subplots()
     found = [each for each in report.of(Section.PUBLIC) if each.seconds]
     intensities = [each.flop / each.num_bytes for each in found]

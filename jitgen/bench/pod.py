@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A pod's start: from the process's start to its first right result, by where the kernel comes from.
+The time from a pod's start to its first right result, for each source of the kernel.
 
-Every figure is of a fresh process, whose own root holds the kernel only on the side that measures
-this. The sides take turns within a round, so that other work of the machine affects all of them.
-Importing torch takes far longer than any fetch, and varies by more than one: so the cost of a place
-beyond a local hit is counted from the end of that import, round by round.
+Every figure is that of a fresh process. The process's own root contains the kernel only on the side
+of the local hit. The sides take turns within a round, so that other work of the machine affects all
+of them. Importing torch takes far longer than a fetch, and its time varies by more than a fetch
+takes. So the additional time of a source, compared with a local hit, is counted from the end of
+that import, round by round.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 
 BUDGET_MS = 60.0
-"""The most that a fetch may take beyond a local hit: far less than a compile."""
+"""The most that a fetch may take in addition to a local hit: far less than a compile."""
 
 ROUNDS = 7
 LOCAL = "a local hit"
@@ -75,12 +76,12 @@ print(json.dumps({
 @frozen
 class Side:
     """
-    Place that a pod gets its kernel from.
+    A source from which a pod gets its kernel.
 
     Attributes:
-        what: Its name for readers.
-        tier: Tier that the event must name, so that no other place is measured by mistake.
-        environment: The settings that name the place.
+        what: Name of the source in tables.
+        tier: The tier that the event must name, so that no other source is measured by mistake.
+        environment: The environment variables that name the source.
         has_budget: Whether `BUDGET_MS` is for it.
     """
 
@@ -97,8 +98,8 @@ class Start:
 
     Attributes:
         seconds: From the process's start to the first right result.
-        call_s: From after ``import torch``.
-        cpu_s: The same, in seconds of all its threads.
+        call_s: Seconds from the end of ``import torch`` to the first right result.
+        cpu_s: CPU seconds of all threads in the same time.
     """
 
     seconds: float
@@ -121,7 +122,7 @@ def rows() -> Iterator[Row]:
 
 
 def sides(places: Places) -> tuple[list[Side], list[str]]:
-    """Return the sides that can be measured here, and for each other side the reason."""
+    """Return the sides that can be measured on this machine, and for each other side the reason."""
     compiled = Side(what="a compile here", tier="compiled", environment=_COMPILES)
     started(compiled, places.root)
     filled = str(places.root)
@@ -144,7 +145,8 @@ def sides(places: Places) -> tuple[list[Side], list[str]]:
 
 def started(side: Side, root: Path) -> Start:
     """
-    Start a pod; `root` is its own one, unless the side brings it.
+    Start a pod and return its times; `root` is its cache root, unless the side's environment sets
+    one.
 
     Raises:
         WrongResult: Its result is wrong, or its kernel came from somewhere else.
@@ -166,7 +168,7 @@ class _Found(TypedDict):
 
 def checked(side: Side, found: _Found) -> Start:
     """
-    Return the start that a pod printed, once its result and tier are right; raises as `started`.
+    Check the result and the tier that a pod printed, and return its start; raises as `started`.
     """
     if not found["is_right"]:
         raise WrongResult(f"a pod whose kernel comes from {side.what} computed a wrong result")
@@ -197,7 +199,9 @@ def table(
 
 
 def _turns(found: Sequence[Side], rounds: int) -> Iterator[list[tuple[int, Side]]]:
-    """Yield the numbered sides once a round, each round beginning with another one."""
+    """
+    Yield the sides with their numbers once per round; each round begins with a different side.
+    """
     numbered = list(enumerate(found))
     for number in range(rounds):
         first = number % len(numbered)
@@ -205,7 +209,10 @@ def _turns(found: Sequence[Side], rounds: int) -> Iterator[list[tuple[int, Side]
 
 
 def _environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a pod: nothing that is set here reaches it, and misses are errors."""
+    """
+    Return the environment of a pod, without settings of this process; in the pod a miss is an
+    error.
+    """
     unset = {setting.variable: "" for setting in TABLE}
     return {**unset, "JITGEN_ARCH": "cpu", "JITGEN_ON_MISS": "error", **changes}
 
@@ -268,7 +275,7 @@ class Places:
         return {"JITGEN_REMOTE": url, "JITGEN_TRUST": str(self._trust)}
 
     def service(self) -> dict[str, str]:
-        """Return the settings of a pod that asks a service; raises as `folder`."""
+        """Return the settings of a pod that fetches from a service; raises as `folder`."""
         need(_SERVER, "jitgen[server]")
         from jitgen.server.tokens import new_token
 
@@ -394,7 +401,7 @@ def _private(path: Path, text: str) -> Path:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, by force where it does not."""
+    """End a process, and kill it if it does not end."""
     process.terminate()
     try:
         process.wait(_STOP_S)

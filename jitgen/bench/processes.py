@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Suites of fresh processes: a serving process's start, light commands, the emulator, and prepacking
-MXFP4 weights. Each function is a suite.
+Suites that measure fresh processes: the start of a serving process, light commands, the emulator,
+and prepacking MXFP4 weights. Each function is a suite.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def start() -> Iterator[Row]:
     """
     Yield the time from after ``import torch`` to the first right result, with a warm cache.
 
-    A process must get there without the compiler and without Jinja. The garbage that importing
-    torch leaves is collected before the clock starts: its collection takes as long as all the rest,
-    and falls to whatever allocates next.
+    The process must not import the compiler or Jinja. The garbage that importing torch leaves is
+    collected before the measured time: collecting it takes as long as everything that is measured,
+    and would happen at an arbitrary allocation.
     """
     with temporary_cache() as root:
         environment = {"JITGEN_CACHE_DIR": str(root), "JITGEN_ARCH": "cpu"}
@@ -156,7 +156,7 @@ def fabricate(root: Path, count: int) -> None:
 
 
 def _stats(root: Path) -> float:
-    """Return the seconds of one ``jitgen cache stats`` that counts right."""
+    """Check the output of one ``jitgen cache stats`` and return its seconds."""
     start = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-P", "-m", "jitgen", "cache", "stats", "--json"],
@@ -222,8 +222,8 @@ def emulator() -> Iterator[Row]:
     """
     Yield CPU seconds of a kernel in the emulator, and the memory of the process with its inputs.
 
-    Compiled in one process, run in others, so that neither counts the compiler. The race checker is
-    on; the result is right before its time counts.
+    The kernel is compiled in one process and run in others, so that neither figure includes the
+    compiler. The race checker is on; the result is checked before its time counts.
     """
     with TemporaryDirectory(prefix="jitgen-") as folder:
         python(_COMPILE_ONE.format(name=_NAME, folder=folder))
@@ -279,8 +279,8 @@ def prepare() -> Iterator[Row]:
     every layout.
 
     The matrices are the gate and up projections of gpt-oss: all 128 experts on a GPU, two on a CPU
-    in a fresh process. Prepacking goes group by group, so that time grows with the experts and
-    memory beyond the result does not.
+    in a fresh process. Prepacking handles one group after the other, so that its time grows with
+    the number of experts, but its memory in addition to the result does not.
     """
     import torch
 
@@ -296,7 +296,10 @@ def prepare() -> Iterator[Row]:
 
 
 def _on_gpu(layout: BLayout) -> dict[str, float]:
-    """Return seconds, and bytes beyond operands and result at the peak and of the result."""
+    """
+    Return the seconds, the peak bytes in addition to operands and result, and the bytes of the
+    result.
+    """
     import torch
 
     from jitgen.formats.prepacked import prepack_mxfp4

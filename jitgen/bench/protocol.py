@@ -28,7 +28,7 @@ _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 class Record:
     """
-    A dataclass that is written as a JSON object, and read again.
+    A dataclass that can be written as a JSON object and read from it.
 
     Attributes:
         JSON: The names in the object in their order, ``name=attribute`` where the attribute has
@@ -53,8 +53,10 @@ class Record:
         Return the object from the document that `to_json` returned.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError, IndexError: It did not write it.
-            ConfigError: It did not, and a part of the record says why.
+            KeyError, TypeError, ValueError, AttributeError, IndexError: `document` is not one that
+                `to_json` returned.
+            ConfigError: `document` is not one that `to_json` returned, and the message says which
+                part is wrong.
         """
         kinds = get_type_hints(cls)
         names = cls._attributes().items()
@@ -98,7 +100,8 @@ class Row(Record):
         what: What was measured.
         value: The figure, a median unless `detail` says otherwise.
         unit: Its unit.
-        budget: The most it may be, or with `is_rate` the least; None where there is no budget.
+        budget: The largest allowed figure, or with `is_rate` the smallest; None if there is no
+            budget.
         is_rate: Whether more is better.
         detail: Spread, repetitions, sizes.
     """
@@ -127,7 +130,7 @@ _SCALES = {"s": 1.0, "ms": 1e3, "us": 1e6}
 def row_of(
     suite: str, what: str, times: Times, unit: str, budget: float | None = None, more: str = ""
 ) -> Row:
-    """Return the row of a time, the median; `more` stands behind the spread in its detail."""
+    """Return the row of the median of `times`; its detail is the spread, followed by `more`."""
     scale = _SCALES[unit]
     return Row(
         suite=suite,
@@ -141,7 +144,7 @@ def row_of(
 
 @contextmanager
 def temporary_cache() -> Iterator[Path]:
-    """Let this process work in an empty cache of its own for the length of a with block."""
+    """Return a context in which this process uses a new, empty cache."""
     with tempfile.TemporaryDirectory(prefix="jitgen-bench-") as folder:
         try:
             with settings.scope(cache_dir=folder, cache="rw", on_miss="compile"):
@@ -156,7 +159,8 @@ def python(script: str, *arguments: str, environment: Mapping[str, str] | None =
     Run `script` in a fresh Python process and return its output.
 
     Raises:
-        WrongResult: It failed; the message holds the last line of its complaint.
+        WrongResult: The process failed; the message contains the last line of its output for
+            errors.
     """
     done = subprocess.run(
         [sys.executable, "-P", "-c", script, *arguments],
@@ -174,9 +178,10 @@ def python(script: str, *arguments: str, environment: Mapping[str, str] | None =
 
 def python_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """
-    Return the environment of a measured process: this one's, its import path, and `changes`.
+    Return the environment of a measured process: that of this process with its import path and
+    `changes`.
 
-    Byte code is cached whatever this process does, as it is in an installed package.
+    Byte code is cached, as in an installed package, even if this process does not cache it.
     """
     path = os.pathsep.join(folder for folder in sys.path if folder)
     inherited = {name: text for name, text in os.environ.items() if name != _NO_BYTECODE}
@@ -185,10 +190,12 @@ def python_environment(changes: Mapping[str, str]) -> dict[str, str]:
 
 def conditions(distributions: Sequence[str] = ()) -> dict[str, str]:
     """
-    Return the conditions of a figure: processor, load, versions, and the GPU if there is one.
+    Return the conditions of a figure: the processor, its load, versions, and the GPU if there is
+    one.
 
     Args:
-        distributions: What other sides come with; those count that are installed.
+        distributions: Python distributions of other sides; the versions of installed ones are
+            returned.
     """
     found = {
         "cpu": cpu_name(),

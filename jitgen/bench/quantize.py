@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Device time of conversions beside a copy of as many bytes, and beside torch's operations, which do
-the same where there is no kernel.
+Device time of conversions, compared with a copy of the same number of bytes and with torch's
+operations, which jitgen uses if it has no kernel.
 
 `quantize`: `jitgen.quantize.mxfp8`, `mxfp4` and `nvfp4`. ``jitgen prewarm quantize`` compiles what
-the selector chooses, so that a machine without the compiler can run the suite. Where a budget
-holds, the other kernels that may be chosen are measured, too, but for those that are missing.
+the selector chooses, so that a machine without the compiler can run the suite. For cases with a
+budget the other candidate kernels are measured, too, except those that are not compiled.
 
-`unpack`: `jitgen.quantize.unpack_mxfp4`, the extra work of a call of many rows that multiplies
-prepacked MXFP4 weights as FP8 ones; with all candidate kernels, the selector's first.
+`unpack`: `jitgen.quantize.unpack_mxfp4`, which a call with many rows runs before it multiplies
+prepacked MXFP4 weights as FP8. All candidate kernels are measured, the selector's choice first.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ OF_COPY = 0.8
 """Budget of MXFP8, and of NVFP4 with its global scale given: this part of the copy's rate."""
 
 OF_COPY_WHEN_FOUND = 0.5
-"""Budget of NVFP4 that finds its global scale, for which it reads x twice."""
+"""Budget of NVFP4 without a given global scale, which reads x twice."""
 
 GROUPS = 8
 _ROWS, _FEW_ROWS, _CPU_ROWS = 1024, (128, 8), 16
@@ -77,12 +77,12 @@ def case(
     Return a case called ``contiguous mxfp8 8192 x 7168``.
 
     Args:
-        layout: How rows belong to groups; contiguous rows are one matrix of them all.
+        layout: How rows belong to groups; contiguous rows are one matrix with all groups.
         form: Format of the result.
         rows: Rows of each of 8 groups.
         k: Columns.
         arch: Target.
-        has_budget: Whether the budgets hold for it; then all kernels are measured.
+        has_budget: Whether the budgets apply to it; then all candidate kernels are measured.
     """
     is_one = layout is Layout.CONTIGUOUS
     shape = f"{GROUPS * rows}" if is_one else f"{GROUPS} x {rows}"
@@ -131,7 +131,9 @@ def _tensors(problem: QuantizeProblem, device: str) -> tuple[Tensor, dict[str, A
 
 
 def _sides(name: str, problem: QuantizeProblem, arch: Arch, *, has_budget: bool) -> Iterator[Side]:
-    """Yield a copy, torch's operations, our kernels, and NVFP4 that finds its global scale."""
+    """
+    Yield a copy, torch's operations, jitgen's kernels, and NVFP4 that computes its global scale.
+    """
     device = device_of(arch)
     x, named = _tensors(problem, device)
     torchs = {name: value for name, value in named.items() if name != "masked_m"}
@@ -170,7 +172,10 @@ def _check(
     plain: Callable[[], Sequence[Tensor]],
     found: Sequence[Tensor],
 ) -> None:
-    """Require the bits of torch's operations: every row of x is some group's."""
+    """
+    Check that results have the same bits as those of torch's operations; every row of x belongs to
+    a group.
+    """
     expected, size = plain(), -(-problem.k // problem.format.values)
     scales = [from_atoms(each[1], x.shape[-2], size, offs=offs) for each in (found, expected)]
     wrong = bits_differ(found[0], expected[0]).sum() + bits_differ(*scales).sum()
@@ -182,7 +187,7 @@ quantize = KernelSuite(name="quantize", cases=cases).rows
 
 
 _GPU_SIZES = ((32, 4096, 7168), (32, 7168, 2048), (32, 5760, 2880), (8, 2880, 2880))
-"""Groups, N and K: DeepSeek-V3's matrices, gpt-oss's, and few weights."""
+"""Groups, N and K: the matrices of DeepSeek-V3 and gpt-oss, and a small number of weights."""
 
 _CPU_SIZES = ((1, 64, 256),)
 _EXPONENTS = (115, 124)

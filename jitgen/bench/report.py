@@ -2,8 +2,8 @@
 """
 Reports of suites: results and their conditions, as JSON, in a file, and as tables.
 
-A suite defines the record of its results; `Report` has what all reports share: the file, the
-conditions, the failures.
+A suite defines the record of its results; `Report` has the common parts of all reports: the file,
+the conditions, the failures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 
 OURS = "jitgen"
-"""The side of the library itself."""
+"""Name of jitgen's side."""
 
 _MAX_BYTES = 2**26  # of a report; a whole suite with its samples takes one
 
@@ -31,13 +31,13 @@ _MAX_BYTES = 2**26  # of a report; a whole suite with its samples takes one
 @frozen
 class Table:
     """
-    A table for people.
+    A table for readers.
 
     Attributes:
-        title: What it is of.
+        title: Title of the table.
         columns: Their titles.
         rows: Its cells.
-        texts: Columns of words, whose cells begin at the left; empty: the first.
+        texts: Columns of words, which are aligned to the left; empty: only the first column.
     """
 
     title: str
@@ -50,7 +50,10 @@ class Table:
         return column in (self.texts or self.columns[:1])
 
     def markdown(self, empty: str = "") -> Iterator[str]:
-        """Yield the lines of the table under its title; without rows `empty`, or nothing."""
+        """
+        Yield the title and the lines of the table. Without rows yield the title and `empty`, or
+        nothing if that is not given.
+        """
         if not self.rows and not empty:
             return
         yield from (f"## {self.title}", "")
@@ -68,15 +71,15 @@ class Report(Record):
     A run of a suite, which grows while it runs.
 
     Attributes:
-        SUITES: Names of the suites that it may be of.
-        SCHEMA: What the JSON says of its form.
-        NEEDED: The side without which a case has failed.
+        SUITES: Names of the suites that have this class of report.
+        SCHEMA: Name and version of the JSON's form.
+        NEEDED: The side whose absence makes a case a failure.
         suite: The suite.
-        conditions: What figures depend on: device, versions, clocks seen.
-        copy_rate: Bytes a second of a copy within the device's memory, read and written ones; 0
-            where it was not measured.
-        found: What was measured of every case. Each has its `case`, and of sides that are `missing`
-            why.
+        conditions: The conditions of the figures: device, versions, observed clocks.
+        copy_rate: Bytes per second of a copy within the device's memory, reads and writes counted
+            together; 0 if it was not measured.
+        found: The results, one for each case. Each has a `case`, and in `missing` the reasons of
+            sides without a result.
         notes: Caveats of sides, for readers.
     """
 
@@ -99,7 +102,7 @@ class Report(Record):
         return failures(self.found, self.NEEDED)
 
     def targets(self) -> Iterator[Row]:
-        """Yield the targets of the suite, each with the figure that the report has for it."""
+        """Yield the targets of the suite, each with its figure in the report."""
         yield from ()
 
     def tables(self) -> Iterator[Table]:
@@ -117,12 +120,16 @@ class Report(Record):
 
     def summary(self) -> dict[str, Any]:
         """
-        Return what the document of a command holds besides the report: targets with their figures.
+        Return what a command's JSON contains in addition to the report: the targets with their
+        figures.
         """
         return {"targets": [row.to_json() for row in self.targets()]}
 
     def differs(self, other: Self) -> str:  # noqa: ARG002  # most have nothing that could
-        """Return, as text, in which cases this report differs from `other`; empty if in none."""
+        """
+        Return a text that says how the cases of this report differ from those of `other`; empty if
+        they are the same.
+        """
         return ""
 
     def to_json(self) -> dict[str, Any]:
@@ -135,7 +142,7 @@ class Report(Record):
         Return the object from the document that `to_json` returned.
 
         Raises:
-            ConfigError: `document` is something else.
+            ConfigError: `document` is not one that `to_json` returned.
         """
         suite = document.get("suite")
         schema = {name: document.get(name) for name in cls.SCHEMA}
@@ -150,12 +157,12 @@ class Report(Record):
 
     @classmethod
     def decoded(cls, document: Mapping[str, Any]) -> Self:
-        """Return the report that `document` is, which may be damaged; raises as a `Record`."""
+        """Return the report in `document`, which may be damaged; raises as `Record.from_json`."""
         return super(Report, cls).from_json(document)
 
     def save(self, path: Path) -> None:
         """
-        Write the report to `path` in one step, so that a reader never sees half of it.
+        Write the report to `path` in one step, so that a reader never sees an incomplete file.
 
         Raises:
             ConfigError: The file cannot be written.
@@ -182,7 +189,7 @@ class Report(Record):
             raise ConfigError(f"{path}: {error}") from None
 
     def markdown(self, rows: Iterable[Row]) -> Iterator[str]:
-        """Yield the lines of the report in Markdown, `rows` being its targets."""
+        """Yield the lines of the report in Markdown; `rows` are its targets."""
         device = self.conditions.get("gpu", "a device that is not known")
         yield from (f"# jitgen bench {self.suite}: {device}", "")
         copy_rate = ("copy rate", f"{self.copy_rate * 1e-9:,.0f} GB/s")
@@ -200,7 +207,7 @@ class Report(Record):
 
 
 def failures(found: Iterable[Any], side: str = OURS) -> list[str]:
-    """Return a line for each case that `side` is missing from."""
+    """Return a line for each case without a result of `side`."""
     return [f"{each.case}: {each.missing[side]}" for each in found if side in each.missing]
 
 
@@ -223,14 +230,17 @@ def table_of_targets(rows: Iterable[Row]) -> Table:
 
 
 def counted_words(found: Iterable[Mapping[str, str]], *without: str) -> Counter[tuple[str, str]]:
-    """Return in how many cases a side has the same text, for sides that are not in `without`."""
+    """
+    Return, for each side that is not in `without` and each text, the number of cases in which the
+    side has this text.
+    """
     every = (pair for texts in found for pair in texts.items())
     return Counter(pair for pair in every if pair[0] not in without)
 
 
 def write(text: str, path: Path) -> None:
     """
-    Write `text` to `path` in one step, so that a reader never sees half of it.
+    Write `text` to `path` in one step, so that a reader never sees an incomplete file.
 
     Raises:
         ConfigError: The file cannot be written.

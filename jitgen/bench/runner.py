@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The runner: every side of a case is checked first, then all are timed in turn, in one process. On a
-GPU each launch, or graph of launches, finds nothing in L2.
-
-`Contest` is that for one case of any suite. `KernelSuite` is a suite whose cases are one operation
-each and whose figures are rows: a rate, a time, or how one side compares with another.
+The runner: every side of a case is checked first, then all sides are timed in turn, in one process.
+On a GPU each launch, or graph of launches, begins with an empty L2. `Contest` does this for one
+case of any suite. `KernelSuite` is a suite in which each case is one operation and each figure is a
+row: a rate, a time, or the ratio of two sides.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _COPY_BYTES = 2 * 2**30
 Tolerated = type[Exception] | tuple[type[Exception], ...]
 
 NEEDED: Tolerated = ()
-"""Errors tolerated from a side whose failure ends the suite: none."""
+"""Tolerated errors of a side whose failure ends the suite: none."""
 
 COPY, EAGER, INDUCTOR = "copy", "torch", "inductor"
 
@@ -56,16 +55,18 @@ class Ready:
     A side with the operands of a case.
 
     Attributes:
-        calls: Enqueue the work, each on operands of its own; none waits for the device.
-        check: Returns the error of a result. Raises WrongResult. With `out` it looks at what the
-            first of the last calls wrote there, else it makes a call itself.
-        out: The tensor that the first call writes, or returns it; it is filled with NaN before.
-            None where calls return new tensors.
-        kernel: Name of the kernel, where jitgen's selector chose it.
-        num_bytes: Operands, scales and results, each once; 0 where the case says it.
-        padding: Enqueue what brings operands into the form that a call reads, where a caller would
-            have to do so for each call.
-        note: Caveat of the side in this case, for readers.
+        calls: Functions that enqueue the work, each on separate operands, without waiting for the
+            device.
+        check: Returns the error of a result; raises WrongResult. With `out` it checks what the
+            first call wrote there, otherwise it makes a call itself.
+        out: The tensor that the first call writes, or a function that returns it; it is filled with
+            NaN before the call. None if calls return new tensors.
+        kernel: Name of the kernel, if jitgen's selector chose one.
+        num_bytes: Bytes of operands, scales and results, each counted once; 0 if the case has this
+            number.
+        padding: Functions that enqueue the conversion of operands to the form that a call reads, if
+            a caller has to do this for each call.
+        note: Caveat about the side in this case, for readers.
     """
 
     calls: tuple[Call, ...]
@@ -84,12 +85,12 @@ class Contest:
 
     Attributes:
         on_gpu: Whether calls enqueue work on a GPU.
-        in_graphs: Whether the calls of a side are captured in one CUDA graph; else only the first
-            is timed.
-        batches: For each side that is right, its calls.
-        ready: The same sides with further facts.
-        errors: What their checks returned.
-        missing: The other sides, and why.
+        in_graphs: Whether the calls of a side are captured in one CUDA graph; otherwise only the
+            first call is timed.
+        batches: The calls of each side with a right result.
+        ready: The same sides with all of their properties.
+        errors: The errors that their checks returned.
+        missing: The other sides, each with the reason.
     """
 
     on_gpu: bool = True
@@ -108,16 +109,14 @@ class Contest:
         watch: AbstractContextManager[Any] | None = None,
     ) -> bool:
         """
-        Let a side take part if its result is right, and return whether it is.
-
-        Others' code and kernels under test may raise anything: then the side is left out with its
-        reason.
+        Add a side if its result is right, and return whether it is. Code of other libraries and
+        kernels under test may raise any error; the side is then left out, with the error as reason.
 
         Args:
             name: Its name in tables.
             prepare: Returns it.
-            tolerated: What it may raise; anything else ends the suite.
-            watch: Entered around its first calls.
+            tolerated: The errors that leave the side out; any other error ends the suite.
+            watch: A context manager for the side's first calls.
         """
 
         def check() -> None:
@@ -140,7 +139,9 @@ class Contest:
         return Batch(calls=tuple(calls), replay=calls[0])
 
     def times(self, *, rounds: int = 5, repetitions: int = 9) -> dict[str, Times]:
-        """Time all sides in turn; on a GPU each launch, or graph, finds nothing in L2."""
+        """
+        Time all sides in turn; on a GPU each launch, or graph of launches, begins with an empty L2.
+        """
         found = self.timed(list(self.batches.values()), rounds, repetitions)
         return dict(zip(self.batches, found, strict=True))
 
@@ -175,8 +176,8 @@ def copy_rate() -> float:
 
 def of_every_device(arch: Arch, names: Callable[[], Iterable[str]]) -> list[str]:
     """
-    Return the kernels that `names` returns as each device that `arch` knows chooses, or that of
-    JITGEN_DEVICE alone: what to prewarm for a machine whose GPU is not known yet.
+    Return the kernels that `names` returns for every known device of `arch`, or only for the device
+    in JITGEN_DEVICE. Prewarming needs them all if the GPU is not yet known.
     """
     found: dict[str, None] = {}
     for each in target(arch).devices:
@@ -189,7 +190,10 @@ def of_every_device(arch: Arch, names: Callable[[], Iterable[str]]) -> list[str]
 def attempt(
     name: str, step: Call, missing: dict[str, str], tolerated: Tolerated = Exception
 ) -> bool:
-    """Do `step` and return whether it succeeded; if it raised a `tolerated` error, note why."""
+    """
+    Call `step` and return whether it succeeded; if it raised a `tolerated` error, add the reason to
+    `missing`.
+    """
     try:
         step()
     except tolerated as error:  # others' code may raise anything
@@ -207,8 +211,8 @@ class Side:
     Attributes:
         name: Its name in tables.
         prepare: Returns it with its operands.
-        tolerated: What may keep it from taking part; anything else ends the suite.
-        has_notes: Whether the detail of its row says who was left out.
+        tolerated: Errors that leave the side out; any other error ends the suite.
+        has_notes: Whether the detail of its row names the sides that were left out.
     """
 
     name: str
@@ -234,8 +238,8 @@ class Side:
 
 def copy_side(num_bytes: float, device: str, *, count: int = 1, has_notes: bool = False) -> Side:
     """
-    Return copies of `num_bytes`, bytes read and written counted together: the highest rate
-    possible.
+    Return a side of copies, whose rate is the highest possible. `num_bytes` counts reads and writes
+    together.
     """
 
     def call() -> Call:
@@ -248,7 +252,7 @@ def copy_side(num_bytes: float, device: str, *, count: int = 1, has_notes: bool 
 
 
 def device_of(arch: Arch) -> str:
-    """Return where operands for kernels of a target live, as torch calls it."""
+    """Return the device of operands for kernels of a target, by torch's name."""
     return "cuda" if arch.is_gpu else "cpu"
 
 
@@ -258,11 +262,11 @@ class Ratio:
     Speed of one side of a case relative to another.
 
     Attributes:
-        what: In words.
+        what: Description of the ratio.
         fast: The side whose time is divided by.
         slow: The other one.
-        budget: The least; None where there is no budget.
-        detail: What else there is to say.
+        budget: The smallest allowed ratio; None if there is no budget.
+        detail: Further text for the row.
     """
 
     what: str
@@ -273,7 +277,7 @@ class Ratio:
 
     @classmethod
     def of_rates(cls, fast: str, slow: str, budget: float) -> Ratio:
-        """Return the ratio of the rates of two sides that move as many bytes."""
+        """Return the ratio of the rates of two sides with the same number of bytes."""
         what = f"rate of {fast} over that of {slow}"
         return cls(what=what, fast=fast, slow=slow, budget=budget)
 
@@ -285,11 +289,12 @@ class KernelCase:
 
     Attributes:
         name: Its name in tables.
-        problem: What is computed, which a kernel is chosen for.
+        problem: The problem for which a kernel is chosen.
         sides: Yields the ways to compute it on the device of a target, in the order of the rows.
-        budgets: Our rate over that of another side, at least; by the side's name.
-        ratios: What is compared besides. A ratio of a side that was left out is left out, too.
-        flop: Operations, where the suite counts them.
+        budgets: The smallest allowed ratio of jitgen's rate to that of another side, by the side's
+            name.
+        ratios: Further ratios. A ratio with a side that was left out is also left out.
+        flop: Number of operations, if the suite counts these.
     """
 
     name: str
@@ -305,24 +310,25 @@ class KernelCase:
 
     @property
     def amount(self) -> float:
-        """Operations, or bytes that have to cross memory, each once."""
+        """Number of operations, or of bytes that must be read and written, each counted once."""
         return self.flop or float(self.problem.traffic_bytes)
 
 
 @frozen
 class KernelSuite:
     """
-    A suite of single operations on whatever device is there: a GPU, else this machine's CPU.
+    A suite of single operations on the GPU, or on the CPU if there is no GPU.
 
     Attributes:
         name: The word of the command line.
         cases: Yields the cases to measure on a device of a target.
-        unit: Of the rows: ``GB/s``, ``TFLOP/s``, or ``us``.
-        counts_flop: Whether the amount of a case are operations, not bytes.
+        unit: Unit of the rows: ``GB/s``, ``TFLOP/s``, or ``us``.
+        counts_flop: Whether the amount of a case is a number of operations, not of bytes.
         in_graphs: Whether a side has several calls, captured in a CUDA graph.
         rounds: Rounds in which each side has its turn.
         repetitions: Launches in a turn; its figure is their median.
-        needs_gpu: What a message says that needs a GPU; empty: the suite runs on a CPU, too.
+        needs_gpu: What needs a GPU, for the message without one; empty: the suite also runs on a
+            CPU.
     """
 
     name: str
@@ -336,10 +342,10 @@ class KernelSuite:
 
     def rows(self) -> Iterator[Row]:
         """
-        Yield for each case a figure of every side, and how they compare.
+        Yield for each case a figure of every side, and their ratios.
 
         Raises:
-            NoDevice: There is no GPU that jitgen has kernels for, and the suite needs one.
+            NoDevice: The suite needs a GPU, and there is none that jitgen has kernels for.
             WrongResult: A kernel computes something wrong.
         """
         if self.needs_gpu:
@@ -369,7 +375,7 @@ class KernelSuite:
         yield from self.compared(case, times)
 
     def compared(self, case: KernelCase, times: Mapping[str, Times]) -> Iterator[Row]:
-        """Yield how the sides of a case compare."""
+        """Yield the ratios of the sides of a case."""
         budgets = (Ratio.of_rates(OURS, other, least) for other, least in case.budgets.items())
         for ratio in (*budgets, *case.ratios):
             if {ratio.fast, ratio.slow} <= times.keys():

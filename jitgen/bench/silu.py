@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Device time of `silu_mul_quantize` beside a copy of as many bytes, and beside torch.compile's
-version of the float32 reference where there is one.
+Device time of `silu_mul_quantize`, compared with a copy of the same number of bytes and, if
+possible, with torch.compile's version of the float32 reference.
 
 Kernels are those that the selector chooses. ``jitgen prewarm swiglu`` compiles them all, so that a
 machine without the compiler can run the suite.
@@ -43,7 +43,7 @@ from jitgen.ops.silu_mul_quantize import reference, samples
 from jitgen.ops.solved import Solved
 
 OF_COPY = 0.9
-"""Budget of the largest ragged case with block scales: this part of the copy's rate."""
+"""Budget of the largest ragged case with block scales, as a part of the copy's rate."""
 
 LARGEST_ERROR = 2.0**-3
 """Largest error of inductor's results, relative to the largest: e4m3 rounds by 2**-4 of a value."""
@@ -68,10 +68,10 @@ def case(
     Return a case of 8 groups of equally many rows, called ``ragged block128 8 x 4096 I2048``.
 
     Args:
-        config: What is computed; its tiling is the selector's to choose.
+        config: The operation; the selector chooses the tiling.
         rows: Rows of a group.
         n: Columns of the result.
-        has_budget: Whether the budgets hold for it.
+        has_budget: Whether the budgets apply to it.
     """
     words = [str(config.layout), str(config.scale_granularity), *["gpt-oss"] * config.interleaved]
     name = f"{' '.join(words)} {GROUPS} x {rows} I{n}"
@@ -114,7 +114,7 @@ def _sides(
     sizes: samples.Sizes,
     arch: Arch,
 ) -> Iterator[Side]:
-    """Yield a copy, our kernel and inductor's."""
+    """Yield a copy, jitgen's kernel and inductor's."""
     device = device_of(arch)
     ours = partial(jitgen.silu_mul_quantize, expected_m=sizes.rows[0])
     exact, solved = (
@@ -143,7 +143,7 @@ SUITE = KernelSuite(name="silu", cases=cases)
 
 
 def _inductor(solved: Solved, config: SiluMulQuantizeConfig) -> Ready:
-    """Return a side that does the same work with inductor, which computes padding rows as well."""
+    """Return a side that does the same work with inductor, which also computes padding rows."""
     torch._dynamo.reset()
     x, scale = solved.tensors[0], solved.arguments["global_scale"]
     granularity = str(config.scale_granularity)

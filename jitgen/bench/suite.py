@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A suite that keeps a report: what its command takes, and how it measures."""
+"""A suite that keeps a report: the options of its command, and how it measures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
 
 Given = Mapping[str, Any]
-"""The options of a command, by the names of its parameters; those that a suite lacks are absent."""
+"""
+The options of a command, by the names of its parameters, without those that the suite does not
+have.
+"""
 
 
 @frozen
@@ -24,21 +27,22 @@ class Suite:
     Attributes:
         name: The word of the command line.
         report: The class of its reports.
-        about: What help says below the line of the suite.
-        options: What the command takes, in the order of its help: parts of names of
+        about: Text of the command's help below the suite's line.
+        options: The options of the command in the order of its help: parts of names of
             `jitgen.cli.bench`.
-        step: What a step is called there: a case, or a step.
-        measuring: Parameters that ask for a measurement, and do not go with ``--from``.
-        refusal: What ``--from`` says where one is given.
-        steps: Returns what to measure. Raises ConfigError.
-        run: Measures steps and adds what was found to a report; yields each step once it is done.
-            Its last argument keeps the report.
-        new: Returns a report of nothing yet.
-        kernels: Returns the names of the kernels that steps need; None: nothing lists them.
-        choices: For options with a choice what may be chosen.
-        rounds: How many rounds there are if nothing is said.
-        listing: What the document of that list says besides.
-        judge: Compares what a report holds with something else before it is shown; None: nothing.
+        step: The word for a step in the help: case or step.
+        measuring: Parameters of a measurement, which are not allowed together with ``--from``.
+        refusal: The message if one of them is given with ``--from``.
+        steps: Returns the steps to measure; raises ConfigError.
+        run: Measures steps and adds the results to a report; yields each step when it is done. Its
+            last argument saves the report.
+        new: Returns an empty report.
+        kernels: Returns the names of the kernels that steps need; None: they cannot be listed.
+        choices: The allowed values of options with a choice.
+        rounds: The default number of rounds.
+        listing: Further fields of the JSON that lists kernels.
+        judge: Compares a report with something else before it is shown; None: there is no
+            comparison.
     """
 
     name: str
@@ -59,10 +63,11 @@ class Suite:
 
     def begin(self, path: Path | None, given: Given) -> Report:
         """
-        Return the report in `path`, to be continued; a new one if there is no such file.
+        Return the report in `path`, to which measurements are added; a new report if there is no
+        such file.
 
         Raises:
-            ConfigError: The file holds no such report, or one of something else.
+            ConfigError: The file contains no report of the suite, or one of other cases.
         """
         report = self.new(given)
         if path is None or not path.exists():
@@ -77,7 +82,7 @@ class Suite:
         Return the report of the suite in `path`.
 
         Raises:
-            ConfigError: The file holds none, or one of another suite.
+            ConfigError: The file contains no report, or one of another suite.
         """
         report = self.report.read(path)
         if report.suite != self.name:
@@ -85,7 +90,7 @@ class Suite:
         return report
 
     def measure(self, report: Report, steps: Sequence[Any], given: Given) -> Iterator[Any]:
-        """Measure `steps`, keeping the report in ``--save``; yields each once it is done."""
+        """Measure `steps`, saving the report to ``--save``; yields each step when it is done."""
         path = given.get("save_at")
 
         def save() -> None:

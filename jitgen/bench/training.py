@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Device time of a training step of a layer of bfloat16 experts, forward and backward, beside torch's
-grouped products: eager, and compiled by inductor.
+Device time of a training step (forward and backward) of a layer of bfloat16 experts, compared with
+torch's grouped products, eager and compiled by inductor.
 
-A step gives the gradients of tokens, of the weights of pairs and of both matrices. Each is compared
-with autograd of float32 torch before a side is timed.
+A step computes the gradients of tokens, of the weights of pairs and of both matrices. Each is
+compared with autograd of float32 torch before a side is timed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from jitgen.support.frozen import frozen
 EAGER = "torch._grouped_mm"
 
 NEAR = 0.02
-"""Part of the norm of a result by which the rounding of bfloat16 in a step may change it."""
+"""Largest relative change of a result's norm by the rounding of bfloat16 in a step."""
 
 NAMES = ("out", "x", "topk_weights", "w13", "w2")
-"""The result of a step, then what it has gradients of."""
+"""The result of a step, then the tensors whose gradients it computes."""
 
 Layer = Callable[..., Tensor]
 
@@ -63,7 +63,7 @@ class Case:
 
     @property
     def flop(self) -> float:
-        """Operations of the products: each forwards, and twice backwards."""
+        """Operations of the products: each is computed once forward and twice backward."""
         return 3 * 2.0 * self.tokens * self.top_k * self.hidden * 3 * self.intermediate
 
     @property
@@ -97,11 +97,11 @@ CASES = tuple(
 
 class Operands:
     """
-    What a step is made of.
+    The operands of a step.
 
     Args:
         case: The sizes.
-        device: Where, by torch's name.
+        device: Device of the operands, by torch's name.
     """
 
     def __init__(self, case: Case, device: str) -> None:
@@ -133,7 +133,7 @@ class Operands:
         return self.step(layer)
 
     def step(self, layer: Layer) -> tuple[Tensor, ...]:
-        """Run a layer forwards and backwards; return its result and the gradients."""
+        """Run a layer forward and backward; return its result and the gradients."""
         leaves = [each.detach().requires_grad_() for each in self.leaves]
         out = layer(*leaves, self.topk_ids)
         gradients = torch.autograd.grad(out, leaves, self.dout.to(out.dtype))
@@ -141,10 +141,10 @@ class Operands:
 
     def check(self, who: str, found: Sequence[Tensor]) -> None:
         """
-        Do nothing where a result and all gradients are right.
+        Check a result and all gradients.
 
         Raises:
-            WrongResult: One is not.
+            WrongResult: One of them is wrong.
         """
         for name, mine, right in zip(NAMES, found, self.right, strict=True):
             error = reference.relative_error(mine, right)

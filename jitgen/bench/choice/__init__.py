@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How good the selector's choice is, on problems that were not tuned for: random ones, and groups
-whose rows are uneven, as drawn or as a router dealt them.
+How good the selector's choice is for problems that were not tuned: random problems, and groups with
+uneven numbers of rows, drawn at random or recorded from a router.
 
 Every candidate of a problem is checked and timed in turn. The *regret* is the time of the chosen
-one beyond the best. Only times are saved, so that `--from` computes the regret of today's selector.
+kernel over the time of the fastest one, minus 1. Only times are saved, so that `--from` computes
+the regret of today's selector.
 """
 
 NAME = "choice"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The problems of the suite: drawn over all sizes, or of known layers; and how many rows each group
-gets: evenly, nearly so, by a power law, as routers do, all one, or as recorded.
+The problems of the suite, drawn over all sizes or taken from known layers, and the number of rows
+of each group: equal, nearly equal, by a power law, as routers distribute them, most in one group,
+or as recorded.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class Kind(enum.StrEnum):
     """
     Kinds of distributions, with the meaning of `amount` in each.
 
-    ``even`` knows none. ``spread``: rows lie between this part less and more than their mean, as
-    `jitgen tune` has them. ``zipf``: the exponent of the popularity of groups. ``hot``: the part of
-    all rows that one group has. ``routed``: the standard deviation of the logarithm of groups'
-    popularity, of which every row draws its group by itself.
+    ``even`` has no amount. ``spread``: the rows of a group differ from their mean by at most this
+    part, as in `jitgen tune`. ``zipf``: the exponent of the popularity of groups. ``hot``: the part
+    of all rows that one group has. ``routed``: the standard deviation of the logarithm of groups'
+    popularity; each row draws its group independently with these probabilities.
     """
 
     EVEN = "even"
@@ -46,7 +47,7 @@ class Routing:
 
     Attributes:
         kind: See `Kind`.
-        amount: How uneven it is, as its kind has it.
+        amount: How uneven the distribution is; `Kind` gives the meaning for each kind.
         seed: The same one gives the same rows.
     """
 
@@ -59,7 +60,7 @@ class Routing:
         return f"{self.kind} {self.amount:g}" if self.kind is not Kind.EVEN else str(self.kind)
 
     def deal(self, groups: int, rows: int) -> tuple[int, ...]:
-        """Return the rows of each of `groups` groups, `rows` together."""
+        """Return the number of rows of each of `groups` groups; their sum is `rows`."""
         chance = random.Random(self.seed)  # sizes, not secrets
         weights = self._weights(groups, chance)
         if self.kind is Kind.ROUTED:
@@ -152,7 +153,7 @@ _LAYERS = (
     (Layout.MASKED, 16, 512, 3072, 4096),
     (Layout.RAGGED, 64, 32_768, 2816, 2048),  # DeepSeek-V2-Lite
 )
-"""Layout, groups, rows in all, N and K that uneven rows are tried with."""
+"""Layout, groups, total rows, N and K of the cases with uneven rows."""
 
 _UNEVEN = (
     (Kind.EVEN, 0.0),
@@ -221,7 +222,9 @@ class Case:
 
     @property
     def asked(self) -> GroupedGemmProblem:
-        """The problem as a call has it: contiguous rows count with their padding."""
+        """
+        The problem that a call passes to the selector: m of contiguous rows includes their padding.
+        """
         if self.problem.layout is not Layout.CONTIGUOUS:
             return self.problem
         blocks = sum(-(-rows // GROUP_ALIGNMENT) for rows in self.row_counts)
@@ -273,7 +276,7 @@ def _drawn(chance: random.Random) -> Case:
 
 
 def _between(chance: random.Random, least: int, most: int) -> float:
-    """Return a number between two whose logarithm may be anything between theirs."""
+    """Return a random number between two others, uniform in its logarithm."""
     return math.exp(chance.uniform(math.log(least), math.log(most)))
 
 
@@ -289,10 +292,7 @@ def _bytes(case: Case) -> float:
 
 
 def skewed_cases(count: int, seed: int) -> list[Case]:
-    """
-    Return `count` layers of FP8 whose rows are anything from equal in all groups to all in one
-    group.
-    """
+    """Return `count` FP8 layers whose rows range from equal in all groups to all in one group."""
     found = []
     for number in range(count):
         kind, amount = _UNEVEN[number % len(_UNEVEN)]

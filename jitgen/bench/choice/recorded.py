@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Rows of experts as a router dealt them: records of it, in a file that users may write.
+Rows of experts as a router distributed them, recorded in a file that users can write themselves.
 
     {"about": "what this is", "records": [
     {"model": "mine", "layer": 3, "experts": 4, "top_k": 2, "tokens": 3, "counts": [3, 0, 1, 2]},
     ...]}
 
-A record with ``matrices``, pairs of N and K, is measured with those; one without, with the matrices
-of a published model that has as many experts.
+A record with ``matrices`` (pairs of N and K) is measured with these matrices; a record without them
+is measured with the matrices of a published model that has the same number of experts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 
 SHIPPED = Path(__file__).with_name("recorded.json")
-"""Routings of small models that `python -m tests.record_routings` trains for minutes."""
+"""
+Routings of small models; `python -m tests.record_routings` trains these for a few minutes and
+records them.
+"""
 
 MATRICES: dict[int, tuple[tuple[int, int], ...]] = {
     8: ((32_768, 6144), (6144, 16_384)),  # Mixtral 8x22B
@@ -54,13 +57,13 @@ class Record:
     The rows that each expert of one layer got from one batch.
 
     Attributes:
-        model: What it is of: letters, digits, ``.``, ``_``, ``-`` and ``/``.
+        model: Name of the model: letters, digits, ``.``, ``_``, ``-`` and ``/``.
         layer: Number of the layer.
         experts: How many there are.
         top_k: Experts of each token.
         tokens: Tokens of the batch.
         counts: Rows of each expert, ``tokens * top_k`` together.
-        matrices: N and K of the layer's matrices; empty: as in `MATRICES`.
+        matrices: N and K of the layer's matrices; empty: those of `MATRICES`.
     """
 
     model: str
@@ -108,7 +111,7 @@ class Record:
         return self.matrices or MATRICES[self.experts]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; without ``matrices`` where it has none of its own."""
+        """Return the record as JSON values, without ``matrices`` if these are empty."""
         document = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         document["counts"] = list(self.counts)
         own = [list(pair) for pair in document.pop("matrices")]
@@ -144,7 +147,7 @@ class Recorded:
     counterpart for drawn batches.
 
     Attributes:
-        number: Its number in the file, from 1: tells batches of one layer apart.
+        number: Number of the batch in the file, from 1; it distinguishes batches of one layer.
         record: The record.
     """
 
@@ -159,7 +162,7 @@ class Recorded:
 
     def deal(self, groups: int, rows: int) -> tuple[int, ...]:
         """
-        Return the rows of each of `groups` groups, `rows` together.
+        Return the number of rows of each of `groups` groups; their sum is `rows`.
 
         Raises:
             ConfigError: The record has other numbers of groups or rows.
@@ -190,11 +193,12 @@ def record(topk_ids: Any, *, experts: int, model: str, layer: int) -> Record:
         topk_ids: (tokens, top_k) integers on any device: the experts that a router chose for each
             token, as `jitgen.route` and `torch.topk` give them.
         experts: How many there are, chosen or not.
-        model: What the record is to be called by.
+        model: Name of the model in the record.
         layer: Number of the layer.
 
     Raises:
-        ConfigError: These are no indices of experts, or a token has one twice.
+        ConfigError: `topk_ids` has a value that is no index of an expert, or a token has an expert
+            twice.
     """
     if topk_ids.dim() != 2 or topk_ids.is_floating_point():
         raise ConfigError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of the choice suite in a file, and the loss of each rule of choosing there."""
+"""Measurements of the choice suite in a file, and the loss of each rule of selection for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from jitgen.support.frozen import frozen
 
 _WORST = 10
 _RULES = {"model": False, "table": True}
-"""Ways to choose, and whether measurements count: those that jitgen ships, and this machine's."""
+"""
+Rules of selection, and whether each uses measurements (those that jitgen ships and those of this
+machine) in addition to the model.
+"""
 
 
 @frozen
@@ -31,7 +34,7 @@ class Measured:
     Attributes:
         case: The problem and its rows.
         times_us: Microseconds of each candidate, by name.
-        took_s: Seconds that all of it took, operands and checks included.
+        took_s: Seconds that the case took, with operands and checks.
     """
 
     case: Case
@@ -47,7 +50,7 @@ class Measured:
 @frozen
 class Regret:
     """
-    Loss of a choice against the fastest measured kernel.
+    The loss of a choice relative to the fastest measured kernel.
 
     Attributes:
         measured: The case.
@@ -59,7 +62,7 @@ class Regret:
 
     @property
     def lost(self) -> float:
-        """Loss: its time over the best time, minus 1."""
+        """The time of the chosen kernel over the best time, minus 1."""
         times = self.measured.times_us
         return times[self.chosen] / times[self.measured.best] - 1
 
@@ -82,10 +85,10 @@ class ChoiceReport(Report):
     A run of the suite.
 
     Attributes:
-        family: Which cases: ``random``, ``skewed``, ``layers`` or ``recorded``.
-        seed: What they were drawn with; 0 where nothing was.
+        family: The family of the cases: ``random``, ``skewed``, ``layers`` or ``recorded``.
+        seed: Seed of the drawn cases; 0 for recorded ones.
         failed: Cases that could not be measured, and why.
-        lost: What each rule of choosing loses, the worst first; see `judge`.
+        lost: The loss of each rule of selection, the worst first; see `judge`.
     """
 
     SUITES: ClassVar[tuple[str, ...]] = (NAME,)
@@ -137,7 +140,10 @@ class ChoiceReport(Report):
         )
 
     def differs(self, other: ChoiceReport) -> str:
-        """Return, as text, in which cases this report differs from `other`; empty if in none."""
+        """
+        Return a text that says how the cases of this report differ from those of `other`; empty if
+        they are the same.
+        """
         if (self.family, self.seed) != (other.family, other.seed):
             return f"--of {self.family} --seed {self.seed}; go on with those, or save elsewhere"
         ours, theirs = (each.conditions.get("routings") for each in (self, other))
@@ -145,7 +151,8 @@ class ChoiceReport(Report):
 
     def judge(self, arch: Arch) -> None:
         """
-        Set `lost` to what each rule of selection loses against the best candidate of each case.
+        Set `lost` to the loss of each rule of selection relative to the best candidate of each
+        case.
 
         Args:
             arch: Target of the kernels that are chosen; the device is the report's.
@@ -248,6 +255,8 @@ def _cells(regret: Regret) -> tuple[str, ...]:
 
 
 def _shape(name: str) -> str:
-    """Return the part of a kernel's name that tells it from others of its problem."""
+    """
+    Return the part of a kernel's name that distinguishes it from other kernels of its problem.
+    """
     config, _ = GroupedGemmConfig.parse(name)
     return config.short + f" split {config.schedule.split_k}" * (config.schedule.split_k > 1)

@@ -48,7 +48,7 @@ def run(
     Args:
         report: Measurements so far; new ones are added.
         cases: Cases to measure.
-        seconds: No case is begun after this many; None: all are measured.
+        seconds: No case begins after this many seconds; None: all cases are measured.
         save: Called after every case.
 
     Raises:
@@ -78,8 +78,8 @@ def measure(case: Case, arch: Arch) -> Measured:
     Return the times of every candidate of `case`.
 
     Raises:
-        WrongResult: One computes something wrong; nothing is timed then.
-        JitgenError: One cannot be had.
+        WrongResult: A candidate gives a wrong result; no candidate is timed then.
+        JitgenError: A candidate can neither be loaded nor compiled.
     """
     gc.collect()  # operands of the case before: half of a GPU's memory
     if arch.is_gpu:

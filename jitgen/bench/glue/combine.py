@@ -24,7 +24,7 @@ _ERROR = 2.0**-6
 
 
 def _operands(problem: CombineProblem, device: str, seed: int) -> Operands:
-    """Return a call with random rows and weights: every place has a row, in no order."""
+    """Return a call with random rows and weights, whose pairs all have a row, in random order."""
     chance = torch.Generator(device).manual_seed(seed)
     shape = (problem.m, problem.top_k)
     pairs = problem.m * problem.top_k
@@ -61,17 +61,17 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
 
 
 def summed(y: Tensor, inverse: Tensor, weights: Tensor, shared: Tensor | None = None) -> Tensor:
-    """Compute the step as models do it in torch, for pairs that all have a row."""
+    """Compute `combine` with torch's operations as models do; every pair has a row."""
     total = (y[inverse].float() * weights.unsqueeze(-1)).sum(1)
     return (total if shared is None else total + shared.float()).bfloat16()
 
 
 def check(found: Tensor, *, expected: Tensor) -> None:
     """
-    Require sums that are near.
+    Check that sums are close to the expected ones.
 
     Raises:
-        WrongResult: They are not.
+        WrongResult: They differ by more than the tolerance.
     """
     off = (found.float() - expected.float()).abs().max()
     if not off <= _ERROR * expected.float().abs().max():

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`permute_quantize`: rows of tokens to their experts, quantised, with and without the inverse."""
+"""
+`permute_quantize`: the rows of tokens in the order of their experts, quantised, with and without
+the inverse permutation.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from jitgen.ops.permute_quantize import reference
 from jitgen.targets.legality import rules
 
 EXPERTS, TOP_K = 256, 8
-"""DeepSeek-V3's, all of them on this device."""
+"""Number of experts of DeepSeek-V3, all of them on this device."""
 
 _STEP = 2.0**-3
 """Largest relative error of inductor's results: one step of e4m3."""
@@ -84,7 +87,10 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
 
 
 def _kinds() -> Iterator[tuple[Format, Walk]]:
-    """Yield formats with and without the inverse, the usual ones of models on Hopper first."""
+    """
+    Yield formats with and without the inverse permutation, beginning with those that models on
+    Hopper use.
+    """
     for form in (Format.BLOCK128, Format.ROW, Format.TENSOR, Format.NONE):
         yield form, Walk.SCATTER
         yield form, Walk.GATHER
@@ -94,7 +100,10 @@ def _kinds() -> Iterator[tuple[Format, Walk]]:
 def permuted(
     x: Tensor, permutation: Tensor, scale: Tensor | None = None, *, top_k: int, form: Format
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the step as models do it in torch; rows of no group count as the last token's."""
+    """
+    Compute the step with torch's operations as models do; a row of no group takes the values of the
+    last token.
+    """
     if form is Format.MXFP8:
         raise WrongResult("torch has no operation for scales in atoms")
     rows = x[permutation // top_k]
@@ -117,10 +126,10 @@ def quantized(values: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 def check(found: tuple[Tensor, Tensor | None], *, expected: tuple[Tensor, Tensor | None]) -> None:
     """
-    Require results no more than a step away.
+    Check that results differ from the expected ones by at most one step of the format.
 
     Raises:
-        WrongResult: They are.
+        WrongResult: They differ by more.
     """
     for name, mine, right in zip(("q", "scale"), found, expected, strict=True):
         if mine is None or right is None or mine.dim() != right.dim():

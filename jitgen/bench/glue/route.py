@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`route` and `sort_pairs`: from the router's logits to sorted pairs, as models have them."""
+"""
+`route` and `sort_pairs`: from the router's logits to pairs sorted by expert, with the sizes of
+models.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,10 @@ def operands(
 
     Args:
         problem: The router.
-        device: Where.
+        device: Device of the operands.
         seed: The same one gives the same values.
         top_groups: Groups of experts that are kept.
-        scale: What weights are multiplied with.
+        scale: Factor of the weights.
     """
     chance = torch.Generator(device).manual_seed(seed)
     shape = (problem.m, problem.experts)
@@ -116,8 +119,8 @@ def routed(
     routed_scaling_factor: float,
 ) -> tuple[Tensor, ...]:
     """
-    Compute the step as models do it in torch, which does not define which of equal scores is
-    chosen.
+    Compute the step with torch's operations as models do. Torch does not define which of several
+    equal scores is chosen.
     """
     values = scored(scores, scoring)
     ranks = values if bias is None else values + bias
@@ -135,7 +138,10 @@ def routed(
 
 
 def _sorted(ids: Tensor, *, experts: int) -> tuple[Tensor, ...]:
-    """Sort pairs in torch as `sort_pairs` does, as if all experts were local; nothing waits."""
+    """
+    Sort pairs with torch's operations as `sort_pairs` does if all experts are local, without
+    waiting for the device.
+    """
     flat = ids.flatten()
     permutation = flat.argsort(stable=True, dim=0)
     places = torch.arange(len(flat), device=ids.device, dtype=torch.int32)
@@ -147,7 +153,7 @@ def _sorted(ids: Tensor, *, experts: int) -> tuple[Tensor, ...]:
 
 
 def _check(found: Any, expected: Routing) -> None:
-    """Require the weights of equally good experts, and their pairs in order."""
+    """Check that the chosen experts are as good as the expected ones, and that pairs are sorted."""
     weights, ids = found[0], found[1]
     error = (weights - expected.topk_weights).abs().max()
     if not error <= LARGEST_ERROR * expected.topk_weights.abs().max():

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`silu_mul_quantize` as a layer calls it; `jitgen bench silu` measures it by itself, at length."""
+"""
+`silu_mul_quantize` as a layer calls it; `jitgen bench silu` measures this operation in more cases.
+"""
 
 from __future__ import annotations
 
@@ -51,5 +53,5 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
 
 
 def activated(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the step as models do it in torch."""
+    """Compute the step with torch's operations as models do."""
     return quantized(reference.activated(x), 128)

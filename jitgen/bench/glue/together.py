@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 All four steps of a layer one after the other, without the GEMMs between them: the work that a
-decoding model adds to its GEMMs. All sides run in a graph, so launches count and the host does not.
+decoding model adds to its GEMMs. All sides run in a CUDA graph, so the time includes the launches
+but no work of the host.
 """
 
 from __future__ import annotations

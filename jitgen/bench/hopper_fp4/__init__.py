@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-MXFP4 weights on Hopper beside jitgen's own FP8 kernel, and beside others who multiply them.
+The suite of MXFP4 weights on Hopper, compared with jitgen's FP8 kernel and with other libraries'
+MXFP4 kernels.
 
 Decode is bound by reading weights, so 4.25 bits a weight instead of 8 allow 1.88 times the speed.
 Every figure is the time of the FP8 kernel over the time of a side, in the same run. `operands` has

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sides with other weights than MXFP4: INT4, NVFP4, MXFP8, and FP8 with scales of rows."""
+"""Sides whose weights are not MXFP4: INT4, NVFP4, MXFP8, and FP8 with a scale for each row."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Prepacked(Own):
         }
 
     def fits(self, case: Case) -> bool:
-        """Return whether K has whole groups of values that share a scale."""
+        """Return whether K is a multiple of the number of values that share a scale."""
         return case.k % self._form.facts.values == 0
 
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:

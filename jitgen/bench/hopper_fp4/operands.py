@@ -26,7 +26,10 @@ from jitgen.formats import e2m1
 from jitgen.formats.mx32 import VALUES
 
 SETS = 3
-"""Copies of the weights, each read by one launch behind a flush, so that all launches are cold."""
+"""
+Copies of the weights. After a flush of L2 each launch reads another copy, so that no launch finds
+its weights in L2.
+"""
 
 LARGEST_ERROR = 4e-3
 """
@@ -45,10 +48,11 @@ T = TypeVar("T")
 @dataclass(slots=True, kw_only=True)
 class Weights:
     """
-    MXFP4 weights of all groups, as checkpoints hold them.
+    MXFP4 weights of all groups, in the layout of checkpoints.
 
     Attributes:
-        packed: (G, N, K / 2) uint8, of two neighbours along K the first in the low half.
+        packed: (G, N, K / 2) uint8: two neighbours along K in a byte, the first one in the low
+            half.
         scale: (G, N, K / 32) uint8, UE8M0.
         made: Tensors that sides made of the weights, by name: the cases of a size share them.
     """
@@ -124,7 +128,7 @@ class Tokens:
 
     @cached_property
     def ends(self) -> list[int]:
-        """Row behind the last one of each group."""
+        """The index after the last row of each group."""
         return [int(end) for end in self.offs.tolist()]
 
     def groups(self) -> Iterator[tuple[int, slice]]:
@@ -143,7 +147,7 @@ class Tokens:
         kernel: str = "",
     ) -> Ready:
         """
-        Return a side of calls, each with weights and a result of its own.
+        Return a side whose calls have separate weights and results.
 
         A result is (M, N) bfloat16 full of NaN, so that unwritten values are found. Long calls need
         only one copy of the weights: weights are a small part of their traffic, and results fill
@@ -178,7 +182,7 @@ class Tokens:
         Return the float32 product with the weights of each row's group, kept under `name`.
 
         Args:
-            name: Of these operands.
+            name: Name under which the product is kept.
             a: Returns (M, K) float32.
             weights: Returns (G, N, K) float32.
         """

@@ -2,7 +2,7 @@
 """
 Measurements, tables and targets of the hopper-fp4 suite.
 
-A ratio is the FP8 kernel's time over a side's, so that more than 1 means that FP4 pays.
+A ratio is the FP8 kernel's time over a side's; above 1, the side is faster than FP8.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Target:
     The least that the best of some sides must reach in one case.
 
     Attributes:
-        sides: jitgen's, of which the fastest counts.
-        other: Who is slower: ``fp8`` or a peer.
+        sides: Names of jitgen's sides, of which the fastest counts.
+        other: The slower side: ``fp8`` or a peer.
         matrix: N and K.
         rows: Rows of a group.
         least: The least of `other`'s time over that of the best side.
@@ -103,10 +103,10 @@ class Measured(Record):
 
     Attributes:
         case: The sizes.
-        sides: Everyone who computed it right, under their names.
-        missing: The others, and why.
-        candidates: For each of jitgen's sides seconds with each other kernel that might have been
-            chosen, if they were asked for.
+        sides: The sides with a right result, by name.
+        missing: The other sides, each with the reason.
+        candidates: For each of jitgen's sides the seconds of its other candidate kernels, if these
+            were to be timed.
     """
 
     case: Case
@@ -128,7 +128,10 @@ class Measured(Record):
         return self.over(FP8, side)
 
     def limit(self, side: str) -> float | None:
-        """Return the ratio of the bytes: what `ratio` would be if both moved equally fast."""
+        """
+        Return the ratio of the bytes: the value of `ratio` if both sides had the same rate of
+        bytes.
+        """
         if FP8 not in self.sides or side not in self.sides:
             return None
         return self.sides[FP8].num_bytes / self.sides[side].num_bytes
@@ -144,9 +147,9 @@ class Fp4Report(Report):
     A run of the suite.
 
     Attributes:
-        absent: Sides that take no part at all, and why.
-        launching: The side whose first launch is under way; a process that ends in it leaves the
-            name of the one that hung.
+        absent: Sides that are left out of all cases, each with the reason.
+        launching: The side whose first launch is running. If the process ends during this launch,
+            the name in the file says which side hung.
     """
 
     SUITES: ClassVar[tuple[str, ...]] = (NAME,)
@@ -167,7 +170,7 @@ class Fp4Report(Report):
         return None
 
     def targets(self) -> Iterator[Row]:
-        """Yield every target that there is a figure for, and that figure."""
+        """Yield every target for which there is a figure, and that figure."""
         for target in TARGETS:
             n, k = target.matrix
             found = self.at(target.rows, n, k)
@@ -188,7 +191,10 @@ class Fp4Report(Report):
             )
 
     def tables(self) -> Iterator[Table]:
-        """Yield a table for each size, other kernels, the errors, and who was left out."""
+        """
+        Yield a table for each size, and tables of other kernels, of errors, and of sides that were
+        left out.
+        """
         sizes = dict.fromkeys((each.case.groups, each.case.n, each.case.k) for each in self.found)
         for size in sizes:
             yield self._of_size(*size)
@@ -252,7 +258,7 @@ def _candidates(timed: SideTimes, others: Mapping[str, float]) -> str:
 
 
 def _cells(found: Measured, sides: Sequence[str]) -> tuple[str, ...]:
-    """Return the cells of one case; the limit is that of the side that moves least."""
+    """Return the cells of one case; the limit is that of the side with the fewest bytes."""
     limits = [limit for side in sides if (limit := found.limit(side)) is not None]
     return (
         str(found.case.rows_per_group),

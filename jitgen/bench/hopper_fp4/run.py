@@ -2,9 +2,9 @@
 """
 The run: every side of a case is checked, then all are timed in turn with a cold L2.
 
-A kernel that hangs, ours or another's, would hang the process with it. So each first launch is
-under a watch that ends the process with a traceback; the report on disk says whom it was about, and
-a run that is resumed goes on without that side.
+A kernel that hangs would make the process hang. So a watch observes each first launch, and ends the
+process with a traceback if it takes too long. The report on disk then names the side, and a resumed
+run leaves it out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LAUNCH_S = 90.0
 
 PUBLIC = file_of(NAME)
 LEFT_OUT = "the file of cases leaves peers out of this one"
-"""Why a peer has no time where it was asked for, and is not asked."""
+"""The reason given for a peer that was to be measured but takes no part in a case."""
 
 _PEERS = "peers"
 _REPETITIONS = 3
@@ -57,8 +57,8 @@ class Step:
 
     Attributes:
         case: The sizes; the layout is ragged.
-        has_peers: Whether others take part in it, if they are asked for: some compile at every new
-            size for longer than all of jitgen's sides are timed.
+        has_peers: Whether peers take part in it, if the run has any: some compile for each new
+            size, which takes longer than timing all of jitgen's sides.
     """
 
     case: Case
@@ -79,14 +79,17 @@ def load(path: Path = PUBLIC) -> tuple[Step, ...]:
     """
     Return the cases of a file in its order; raises as `jitgen.bench.cases.load`.
 
-    Peers take part in a case that does not say otherwise, but in the public file, which has many
-    cases, only in those that say so.
+    By default peers take part in every case of a file. In the public file, which has many cases,
+    they only take part in those that say so.
     """
     return cases.load(path, partial(_step, has_peers=path != PUBLIC))
 
 
 def _step(document: object, *, has_peers: bool) -> Step:
-    """Return the step of a case with or without a word on peers."""
+    """
+    Return the step of a case; `has_peers` holds if the document does not say whether peers take
+    part.
+    """
     if not isinstance(document, dict):
         return Step(case=Case.from_json(document))
     sizes = dict(document)
@@ -99,9 +102,8 @@ def _step(document: object, *, has_peers: bool) -> Step:
 @contextmanager
 def watched(report: Fp4Report, save: Callable[[], None], name: str) -> Iterator[None]:
     """
-    Leave a side's name on disk while its first launch is under way, and end one that hangs.
-
-    The name stays after a fault of the device, too: whatever is launched behind it fails.
+    Keep a side's name in the report on disk during its first launch, and end the process if this
+    hangs. The name also stays after a fault of the device, after which every launch fails.
     """
     report.launching = name
     save()
@@ -116,7 +118,7 @@ def watched(report: Fp4Report, save: Callable[[], None], name: str) -> Iterator[
 
 def require_hopper() -> None:
     """
-    Do nothing on a Hopper.
+    Check that there is a Hopper GPU.
 
     Raises:
         NoDevice: This machine has no Hopper GPU.
@@ -132,8 +134,8 @@ class Method:
 
     Attributes:
         rounds: Rounds of each case.
-        seconds: No case begins when so many have passed since the first; None: all are measured.
-        candidates: Whether every kernel that might be chosen is timed, too.
+        seconds: No case begins after this many seconds; None: all cases are measured.
+        candidates: Whether every other candidate kernel is timed, too.
         formats: Whether weights in other formats than MXFP4 take part.
     """
 
@@ -154,9 +156,9 @@ def run(
     Measure `steps` and add the results to `report`; yields each step once it is done.
 
     Args:
-        report: What was found so far; its cases are not measured again.
+        report: The results so far; their cases are not measured again.
         steps: What to measure.
-        peers: Who takes part in the steps that are for them.
+        peers: The peers, which take part in steps with `has_peers`.
         how: How to measure.
         save: Keeps the report.
 
@@ -206,7 +208,7 @@ def _measured(
     sides: Sequence[Side],
     how: Method,
 ) -> Measured:
-    """Return the times of all sides whose result is right, each first launch under a watch."""
+    """Return the times of all sides with a right result; a watch observes each first launch."""
     contest = Contest()
     others: dict[str, tuple[str, str]] = {}  # of another kernel's entry: its side, and itself
 

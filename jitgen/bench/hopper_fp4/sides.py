@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""jitgen's own sides: FP8 weights, and MXFP4 ones in each layout with each kind of activations."""
+"""jitgen's sides: FP8 weights, and MXFP4 weights in each layout with each kind of activations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
 _NAN_BITS = 127
-"""Magnitude of e4m3's NaN; one less is the largest number."""
+"""Code of e4m3's NaN, without the sign; the code before it is that of the largest number."""
 
 
 class Side:
@@ -55,16 +55,16 @@ class Side:
 
 class Own(Side):
     """
-    One of jitgen's own.
+    A side of jitgen's.
 
     Attributes:
-        types: What a problem says of operands.
+        types: The types of the operands, as fields of a problem.
     """
 
     types: Mapping[str, Any]
 
     def fits(self, case: Case) -> bool:  # noqa: ARG002  # most do
-        """Return whether the weights can have the sizes of a case."""
+        """Return whether the side supports the sizes of a case."""
         return True
 
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
@@ -90,12 +90,12 @@ class Own(Side):
         return [cast("GroupedGemmConfig", candidate.config) for candidate in choice.candidates]
 
     def beside(self, case: Case, arch: Arch) -> list[Config]:  # noqa: ARG002  # most have none
-        """Return the kernels that are launched together with the chosen one."""
+        """Return the kernels that are launched in addition to the chosen one."""
         return []
 
 
 class Fp8(Own):
-    """jitgen's FP8 kernel with block128 scales, on random weights of its own."""
+    """jitgen's FP8 kernel with block128 scales, on random FP8 weights."""
 
     name = FP8
     types: Mapping[str, Any] = {}
@@ -122,8 +122,8 @@ class Mxfp4(Own):
     """
     jitgen's kernels for prepacked MXFP4 weights.
 
-    A kind of activations says how they are made from bfloat16 ones, which values they represent,
-    and their types in the problem. Sides of one kind share a reference.
+    A kind of activations says how they are converted from bfloat16, which values they represent,
+    and which types they have in the problem. Sides of one kind share a reference.
     """
 
     note = ""
@@ -161,9 +161,9 @@ class Mxfp4(Own):
 
 class Unpacked(Mxfp4):
     """
-    Prepacked weights that each call unpacks before it multiplies them as FP8 ones.
+    Prepacked weights that each call unpacks to FP8 before it multiplies them.
 
-    `grouped_gemm` unpacks weights only where that is predicted to pay; this side does it always.
+    `grouped_gemm` unpacks weights only if that is predicted to be faster; this side always does.
     """
 
     note = "what is timed unpacks the weights, too"
@@ -192,7 +192,7 @@ class Unpacked(Mxfp4):
 @frozen
 class Kind:
     """
-    Form of the activations that a kernel gets.
+    A form of the activations that a kernel takes.
 
     Attributes:
         dtype: Type of the activations, as in a problem.

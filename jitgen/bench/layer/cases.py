@@ -25,13 +25,14 @@ class Case(Record):
     One layer with tokens whose experts are all on this GPU.
 
     Attributes:
-        experts: How many are here.
+        experts: Experts on this GPU.
         tokens: Tokens at once.
         hidden: Columns of a token.
         intermediate: Columns between the products.
         top_k: Experts of a token.
-        of: Experts of all devices, of which a router chooses by logits, a device having the first
-            ones; 0: tokens come with their experts, which are all here.
+        of: Experts of all devices, among which a router chooses by logits; this device has the
+            first `experts` of them. 0: there is no router, tokens are given with their experts, and
+            all experts are on this device.
     """
 
     experts: int
@@ -47,14 +48,16 @@ class Case(Record):
 
     @property
     def layer(self) -> str:
-        """Text that the cases of one layer share: ``32 of 256 experts, routed``."""
+        """Name of the layer, the same for all of its cases: ``32 of 256 experts, routed``."""
         return (
             f"{self.experts} of {self.of} experts, routed" if self.of else f"{self.experts} experts"
         )
 
     @property
     def rows(self) -> int:
-        """Rows of the products: every token once for each of its experts, here or elsewhere."""
+        """
+        Rows of the products: one for each token and each of its experts, on this device or another.
+        """
         return self.tokens * self.top_k
 
     @property
@@ -71,7 +74,10 @@ class Case(Record):
 def plan(
     experts: Sequence[int] = EXPERTS, tokens: Sequence[int] = TOKENS, of: int = 0
 ) -> Iterator[Case]:
-    """Yield every number of tokens for every number of experts; with `of` behind a router."""
+    """
+    Yield a case for every number of tokens and every number of experts; with a router if `of` is
+    given.
+    """
     for count in experts:
         for each in tokens:
             yield Case(experts=count, tokens=each, of=of)

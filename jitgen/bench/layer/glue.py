@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Triton kernels around DeepGEMM's products: one launch for each step.
+Triton kernels for the steps between DeepGEMM's products: one launch for each step.
 
 Rows of an expert begin at a multiple of 128 (contiguous) or in a matrix of their own (masked). A
 pair is a token with one of its slots; `place` says in which row it is.
@@ -20,7 +20,7 @@ _PART = 8
 """Blocks of 128 columns that a program takes."""
 
 _SCAN = 1024
-"""Pairs that a program looks at at once."""
+"""Pairs that a program reads at once."""
 
 
 @triton.jit
@@ -47,7 +47,10 @@ def _place(
     EXPERTS: tl.constexpr,
     IS_MASKED: tl.constexpr,
 ):
-    """Give the pairs of one expert their rows, in ascending order; one more program: the rest."""
+    """
+    Assign rows to the pairs of one expert, in ascending order; one additional program handles the
+    remaining rows.
+    """
     expert = tl.program_id(0)
     numbers = tl.arange(0, EXPERTS)
     if IS_MASKED:
@@ -152,7 +155,8 @@ def _combine(
 
 def place_masked(ids: Tensor, counts: Tensor, place: Tensor, *, height: int) -> None:
     """
-    Give every pair a row, expert e's from row ``e * height`` on, and count them.
+    Assign a row to every pair, from row ``e * height`` for expert e, and count the pairs of each
+    expert.
 
     Args:
         ids: (T, k) int32.
@@ -171,14 +175,15 @@ def place_masked(ids: Tensor, counts: Tensor, place: Tensor, *, height: int) -> 
 
 def place_contiguous(ids: Tensor, counts: Tensor, place: Tensor, *, owners: Tensor) -> None:
     """
-    Give every pair a row, experts from multiples of 128 on, and every row its expert.
+    Assign a row to every pair, where the rows of each expert begin at a multiple of 128, and write
+    the expert of every row.
 
     Args:
         ids: (T, k) int32.
-        counts: int32, as long as the power of two from the number of experts plus one on, zeros
-            behind the experts; written.
+        counts: int32, written. Its length is at least the least power of two above the number of
+            experts; values after those of the experts are zero.
         place: (T * k,) int32, written.
-        owners: (rows,) int32, written: the expert of each row, -1 behind the last.
+        owners: (rows,) int32, written: the expert of each row, -1 after the last one.
     """
     experts = counts.numel() // 2
     grid = (experts,)
@@ -216,7 +221,7 @@ def combine(y: Tensor, place: Tensor, weights: Tensor, out: Tensor) -> None:
 
 
 def _steps(scale: Tensor) -> tuple[int, int]:
-    """Return how far matrices and blocks of scales lie apart; rows are neighbours."""
+    """Return the strides of matrices and of blocks of scales; the stride of rows is 1."""
     if scale.shape[-2] > 1 and scale.stride(-2) != 1:
         raise ValueError("scales must have neighbours along the rows")
     return (scale.stride(0) if scale.dim() == 3 else 0), scale.stride(-1)

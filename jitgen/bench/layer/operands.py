@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of a layer, made once for the most experts, and tokens with their routing for a case."""
+"""
+Weights of a layer, made once for the largest number of experts, and tokens with their routing for a
+case.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ ADAPTERS, RANK = 8, 16
 """Adapters of a batch, and their rank."""
 
 CHECKED_TOKENS = 128
-"""Tokens whose results are compared, spread over all: float32 sums of more would take seconds."""
+"""
+Number of tokens whose results are compared, evenly spread over all: float32 sums of more tokens
+would take seconds.
+"""
 
 
 @frozen
@@ -36,11 +42,11 @@ class Ready:
     A side that can be called.
 
     Attributes:
-        call: Enqueues the layer on the current stream; waits for nothing.
-        result: Returns what the last call, or replay of it, computed: (T, H) bfloat16.
-        weights: What it multiplies with.
+        call: Enqueues the layer on the current stream, without waiting for the device.
+        result: Returns the result of the last call or replay: (T, H) bfloat16.
+        weights: The weights that the side uses.
         note: Caveat for readers; empty if there is none.
-        adapters: What it adds to the products.
+        adapters: The adapters whose results the side adds to the products.
     """
 
     call: Callable[[], object]
@@ -62,7 +68,10 @@ def config_of(case: Case) -> MoEConfig:
 
 
 def lora_of(case: Case, new: Callable[..., Tensor]) -> ExpertLora:
-    """Return adapters of a case; `new` makes a matrix of so many rows and columns for each."""
+    """
+    Return adapters of a case; `new` makes, for each adapter, a matrix with given numbers of rows
+    and columns.
+    """
     return ExpertLora(
         w13_a=new(RANK, case.hidden),
         w13_b=new(2 * case.intermediate, RANK),
@@ -73,7 +82,8 @@ def lora_of(case: Case, new: Callable[..., Tensor]) -> ExpertLora:
 
 class Experts:
     """
-    Random FP8 weights of `count` experts, by blocks and, on first use, by rows.
+    Random FP8 weights of `count` experts, with scales of blocks and, made at their first use, with
+    scales of rows.
 
     Args:
         case: For the sizes.
@@ -125,7 +135,7 @@ class Operands:
         x: (T, H) bfloat16.
         topk_weights: (T, k) float32.
         topk_ids: (T, k) int32, different for each of a token's slots.
-        active: How many experts here are chosen by a token.
+        active: Number of experts on this device that a token has chosen.
         router: The logits that experts are chosen by; None where they are given.
     """
 
@@ -185,10 +195,10 @@ class Operands:
         adapters: Adapters | None = None,
     ) -> float:
         """
-        Return the error of a result of `side` with `weights`.
+        Check a result of `side` with `weights` and return its error.
 
         Raises:
-            WrongResult: It is beyond what FP8 rounds.
+            WrongResult: The error is larger than the rounding of FP8 explains.
         """
         step = max(1, self.case.tokens // CHECKED_TOKENS)
         expected = self.expected(weights, step, adapters)
@@ -220,8 +230,8 @@ GROUPS, TOP_GROUPS, SCALE = 8, 4, 2.5
 
 _NEAR, _OF_VALUE, _MATCHED = 0.1, 0.2, 0.85
 """
-The tolerance of the public definition of this layer, moe_fp8_block_scale_ds_routing: so large a
-part of the values are within 0.1 plus 0.2 of the expected one.
+The tolerance of moe_fp8_block_scale_ds_routing, the public definition of this layer: the least part
+of the values that must differ from the expected value by at most 0.1 plus 0.2 of it.
 """
 
 
@@ -233,7 +243,7 @@ class Router:
     Attributes:
         logits: (T, E) float32, E experts of all devices.
         bias: (E,) float32.
-        choice: What `jitgen.route` is told besides; experts that are here are the first ones.
+        choice: Further arguments of `jitgen.route`; the experts on this device are the first ones.
     """
 
     logits: Tensor
@@ -242,7 +252,10 @@ class Router:
 
     @classmethod
     def random(cls, case: Case, generator: torch.Generator) -> Router:
-        """Return random logits, and a bias that matters but chooses no favourites."""
+        """
+        Return random logits, and a bias that changes choices but leaves all experts about equally
+        likely.
+        """
         normal = partial(torch.randn, device=generator.device, generator=generator)
         return cls(
             logits=normal(case.tokens, case.of),
@@ -267,7 +280,7 @@ class Router:
 
 
 def names_of_router(case: Case, arch: Arch) -> Iterator[str]:
-    """Yield the kernel that chooses experts."""
+    """Yield the name of the kernel that chooses experts."""
     problem = RouteProblem(
         m=case.tokens,
         experts=case.of,
@@ -283,10 +296,10 @@ def names_of_router(case: Case, arch: Arch) -> Iterator[str]:
 
 def require_matched(side: str, found: Tensor, expected: Tensor) -> None:
     """
-    Require values as near as the public definition does.
+    Check that values are as close to the expected ones as the public definition requires.
 
     Raises:
-        WrongResult: Too few are.
+        WrongResult: Too few values are that close.
     """
     is_near = (found.float() - expected).abs() <= _NEAR + _OF_VALUE * expected.abs()
     part = float(is_near.float().mean())

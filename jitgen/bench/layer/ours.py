@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""jitgen's chain, whole and step by step."""
+"""jitgen's chain of kernels for a layer, as a whole and step by step."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from jitgen.targets.early import early
 APART, LATE, LORA = "jitgen-apart", "jitgen-late", "jitgen-lora"
 
 STEPS = ("sort", "gather", "gate and up", "swiglu", "down", "combine")
-"""The launches of a chain, in their order; for few tokens one does what the first two do."""
+"""The launches of a chain, in order; for few tokens one launch replaces the first two."""
 
 _JOINED_OPS = ("route", "permute_quantize")
 
 ROUTE = "route"
-"""Step that replaces the first one behind a router."""
+"""The step that replaces the first one if there is a router."""
 
 
 def chain(operands: Operands) -> Chain:
@@ -56,7 +56,7 @@ def prepare(operands: Operands) -> Ready:
 
 
 def prepare_apart(operands: Operands) -> Ready:
-    """Return the chain that sorts and gathers in two launches, however few pairs there are."""
+    """Return the chain that sorts and gathers in two launches, even if there are few pairs."""
     return _ready(operands, replace(chain(operands), joins=False))
 
 
@@ -66,7 +66,9 @@ def prepare_lora(operands: Operands) -> Ready:
 
 
 def prepare_late(operands: Operands) -> Ready:
-    """Return the chain whose launches are the selector's, however few tokens there are."""
+    """
+    Return the chain with the launches that the selector chooses, even if there are few tokens.
+    """
     return _ready(operands, replace(chain(operands), starts_early=False))
 
 
@@ -94,7 +96,7 @@ def kernel_names(case: Case, arch: Arch = ARCH, *, has_lora: bool = False) -> It
 
 
 def names_of_lora(case: Case, weights: ExpertWeights, arch: Arch) -> Iterator[str]:
-    """Yield the kernels that a chain launches besides for adapters."""
+    """Yield the kernels that a chain launches in addition for adapters."""
     config = config_of(case)
     meta = partial(torch.empty, dtype=torch.bfloat16, device="meta")
     for problem in lora.problems(
@@ -124,7 +126,8 @@ def names_of(usual: Chain, tokens: int, arch: Arch = ARCH) -> Iterator[str]:
 
 def joined_names(usual: Chain, tokens: int, arch: Arch) -> dict[str, str]:
     """
-    Return the kernel that sorts and gathers, and the one behind it; none if these are two launches.
+    Return the kernel that sorts and gathers, and the one that follows it; none if sorting and
+    gathering are two launches.
     """
     config = usual.config
     joined = joined_problem(config, usual.weights, arch)
@@ -139,7 +142,7 @@ def joined_names(usual: Chain, tokens: int, arch: Arch) -> dict[str, str]:
 def without_memory(
     experts: int, intermediate: int, hidden: int, *, is_fp8: bool = True
 ) -> ExpertWeights:
-    """Return weights with sizes and nothing in them, as far as plans look at them."""
+    """Return weights that have sizes but no values, which is enough for a plan."""
     tensors: dict[str, Tensor] = {}
     for name, n, k in (("w13", 2 * intermediate, hidden), ("w2", hidden, intermediate)):
         dtype = torch.float8_e4m3fn if is_fp8 else torch.bfloat16
@@ -156,7 +159,7 @@ def without_memory(
 
 
 def steps(operands: Operands) -> dict[str, Callable[[], object]]:
-    """Return each launch of the chain alone, on the results of the launch before."""
+    """Return each launch of the chain as a separate call on the results of the previous launch."""
     tokens, router = operands.case.tokens, operands.router
     apart = chain(operands).for_tokens(tokens, is_sorted=True)
     ours = apart if router is not None else chain(operands).for_tokens(tokens)
@@ -184,7 +187,7 @@ def steps(operands: Operands) -> dict[str, Callable[[], object]]:
 
 
 def steps_of_lora(operands: Operands) -> dict[str, Callable[[], object]]:
-    """Return each launch that a chain has besides for adapters."""
+    """Return each launch that a chain has in addition for adapters."""
     ours, adapters = chain(operands).for_tokens(operands.case.tokens), operands.adapters
     pairs = ours.sort(operands.topk_ids)
     h = ours.gate_up(ours.gather(operands.x, pairs), pairs)

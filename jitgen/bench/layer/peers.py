@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Others who compute a whole layer.
+Other implementations of a whole layer.
 
 DeepGEMM's products with glue in Triton, as serving engines have it: masked, each expert has a
-matrix with room for every token; contiguous, experts begin at multiples of 128 rows. Which is
-better depends on the tokens, so both are measured where memory allows.
+matrix with room for every token; contiguous, experts begin at multiples of 128 rows. Which layout
+is faster depends on the number of tokens, so both are measured if memory suffices.
 
 The same steps in torch, compiled by inductor, around ``torch._scaled_grouped_mm``, which has a
 scale for each row and no other: other numerics, and less work.
 
 vLLM's fused experts: both products in its Triton kernel, CUDA operations of its own around them.
-The kernel's tiles are those of vLLM's table for this GPU, these experts and sizes. Where vLLM has
-no such table it takes a default, as it does when it serves, and the case's note says so.
+The kernel's tiles are those of vLLM's table for this GPU, these experts and sizes. If vLLM has no
+such table, it uses its default, as in serving, and the note of the case says so.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ _NAMES = {
 _NO_ROUTER = "the glue begins with experts that are chosen and all here"
 
 Product = Callable[[tuple[Tensor, Tensor], tuple[Any, Any], Tensor, Tensor, int], object]
-"""Rows and weights with their scales, the result, counts or owners of rows, and rows expected."""
+"""
+Arguments: rows and weights with their scales, the result, counts or owners of rows, and expected
+rows.
+"""
 
 
 def prepare_masked(operands: Operands) -> Ready:
@@ -129,7 +132,7 @@ def _glued(
     give_places: Callable[[Tensor], object],
     product: Product,
 ) -> Ready:
-    """Return six or seven launches with memory of their own."""
+    """Return the six or seven launches of a layer, with separate memory."""
     glue = _glue()
     case, x, weights = operands.case, operands.x, operands.by_block
     fp8, bf16 = torch.float8_e4m3fn, torch.bfloat16
@@ -168,7 +171,7 @@ INDUCTOR = "torch-inductor"
 INDUCTOR_NOTE = "torch._scaled_grouped_mm: row-wise scales, other numerics, less work"
 
 Multiply = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Rows, (G, K, N) weights, both scales, ends of the groups."""
+"""Arguments: rows, (G, K, N) weights, both scales, ends of the groups."""
 
 
 def prepare_inductor(operands: Operands) -> Ready:
@@ -247,7 +250,10 @@ def torch_routed(  # likewise
     local_experts: int,
     **choice: Any,
 ) -> Tensor:
-    """Return the layer's result from logits, in torch; pairs of experts elsewhere add nothing."""
+    """
+    Return the layer's result from logits with torch's operations; pairs whose expert is on another
+    device add nothing.
+    """
     topk_weights, topk_ids, *_ = route.routed(logits, bias, **choice)
     is_share = local_experts < logits.shape[1]
     return torch_layer(x, topk_weights, topk_ids, w13, w2, s13, s2, product, is_share=is_share)
@@ -274,7 +280,7 @@ def prepare_vllm(operands: Operands) -> Ready:
     Return the layer as vLLM computes it.
 
     Raises:
-        Unavailable: vLLM cannot be imported, or keeps its fused experts elsewhere.
+        Unavailable: vLLM cannot be imported, or has its fused experts in another module.
     """
     fused_experts = _vllm("fused_moe", "fused_experts")
     quant_config = _vllm("config", "fp8_w8a8_moe_quant_config")
@@ -304,8 +310,8 @@ def prepare_vllm(operands: Operands) -> Ready:
 
 def _router(operands: Operands) -> tuple[Callable[[], tuple[Tensor, Tensor]], dict[str, Any]]:
     """
-    Return a function that gives the weights and experts of tokens, and, for vLLM, the arguments
-    that say which experts are here.
+    Return a function that returns the weights and experts of tokens, and the arguments that tell
+    vLLM which experts are on this device.
     """
     router, case = operands.router, operands.case
     if router is None:

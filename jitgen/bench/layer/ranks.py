@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A layer that ranks share, on GPUs of this host or in processes on its CPU: what its wire costs.
+The cost of the wire of a layer that ranks share, on GPUs of this host or in processes on its CPU.
+The *wire* is the exchange of rows between ranks.
 
 Each rank times the wire alone, the layer by windows and by collectives, and the layer alone on the
-same rows; a figure is the median over rounds of the slowest rank. Before, windows and collectives
-must give the same bits, and these the sum of what the layers alone give.
+same rows; a figure is the median over rounds of the slowest rank. Before that, the run checks that
+windows and collectives give the same bits, which must be close to the sum of the results of the
+layers alone.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ CPU_TOKENS = (1, 8)
 
 WINDOWS, COLLECTIVES = "windows", "collectives"
 TOLERANCE = 1e-2
-"""Of a sum of ranks, each of which is rounded before it travels."""
+"""Tolerance of a sum over ranks, whose results are rounded before they are sent."""
 
 _LIMIT_S = 60
 
@@ -84,11 +86,11 @@ def kernel_names(case: Case, ranks: int, most: int, arch: Arch) -> list[str]:
 
 def rows(ranks: int, experts: Sequence[int], tokens: Sequence[int], rounds: int) -> Iterator[Row]:
     """
-    Return the figures of a layer that so many processes of this machine share, which the iterator
+    Return the figures of a layer that `ranks` processes of this machine share, which the iterator
     starts; arguments are checked at once.
 
     Args:
-        ranks: How many; each has a GPU, where there is one.
+        ranks: Number of processes; each has a GPU if this machine has GPUs.
         experts: None, or one number: experts of all ranks.
         tokens: Tokens of each rank; none: the usual ones.
         rounds: Turns of each side.
@@ -117,7 +119,7 @@ def _spawned(ranks: int, case: Case, numbers: Sequence[int], rounds: int) -> Ite
 def _rank(
     rank: int, ranks: int, folder: str, case: Case, numbers: Sequence[int], rounds: int
 ) -> None:
-    """Measure on one rank; the first one writes what was found."""
+    """Measure on one rank; the first rank writes the results."""
     is_gpu = torch.cuda.is_available()
     device = torch.device("cuda", rank) if is_gpu else torch.device("cpu")
     if is_gpu:
@@ -219,7 +221,8 @@ def _tokens(
 
 def _check(results: dict[str, Tensor], y: Tensor, rank: int, tokens: int) -> None:
     """
-    Compare the results of ways to travel with each other, and with the sum of all ranks' own.
+    Compare the results of windows and collectives with each other, and with the sum of all ranks'
+    results.
 
     Raises:
         WrongResult: They differ.
@@ -260,7 +263,9 @@ def _host_time(call: Callable[[], object], calls: int = 5) -> Callable[[], float
 
 
 def _graph_time(call: Callable[[], object], calls: int = 8) -> Callable[[], float]:
-    """Return what replays a graph of some calls and returns the seconds of one."""
+    """
+    Return a function that replays a graph of `calls` calls and returns the seconds of one call.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

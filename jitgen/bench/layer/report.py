@@ -16,18 +16,21 @@ from jitgen.bench.report import OURS, Report, Table, counted_words
 from jitgen.support.frozen import frozen
 
 FEW_TOKENS = 512
-"""Most tokens for which a layer is bound by reading its weights."""
+"""Largest number of tokens for which reading the weights limits a layer."""
 
 OVER_TORCH, OVER_PEERS = {True: 1.5, False: 1.2}, {True: 1.15, False: 1.03}
 """Targets of the others' times, relative to ours: for few tokens, and for more."""
 
 ONE_TOKEN_US = 94.0
 OF_FLOOR = 1.02
-"""The most that one token may take, and 4 to 64 tokens, as a part of the floor; of 32 and 256."""
+"""
+Longest times relative to the floor, for one token and for 4 to 64 tokens: with 32 and with 256
+experts.
+"""
 
 
 OF_BASE = 1.15
-"""The most that 64 tokens with adapters may take, as a part of the time without them."""
+"""Longest time of 64 tokens with adapters, relative to the time without them."""
 
 
 @frozen
@@ -38,13 +41,14 @@ class Measured(Record):
     Attributes:
         case: The sizes.
         active: Experts that are chosen by a token.
-        floor_us: What their weights take at the rate of a copy.
+        floor_us: Time of reading the weights of these experts at the rate of a copy.
         times_us: Microseconds of each side, medians.
-        spreads: How far best and worst lie apart, as parts of these.
+        spreads: Spread of each side: the difference of its longest and shortest time, relative to
+            the median.
         errors: Each side's error against float32.
-        steps_us: Microseconds of each launch of ours, timed alone, the cost of an event included;
-            for a launch that sorts and gathers, also of the two that replace it.
-        missing: Sides that are not there, and why.
+        steps_us: Microseconds of each of jitgen's launches, timed alone, including the cost of an
+            event; if one launch sorts and gathers, also those of the two launches that do the same.
+        missing: Sides without a time, each with the reason.
         notes: Caveats of sides in this case, for readers.
     """
 
@@ -156,7 +160,7 @@ def _step(found: Measured, step: str) -> str:
 
 
 def _time(found: Measured, side: str) -> str:
-    """Return a side's time and its ratio to ours; for ours, its ratio to the floor."""
+    """Return a side's time and its ratio to jitgen's; for jitgen's, its ratio to the floor."""
     if side not in found.times_us:
         return "-"
     time = found.times_us[side]

@@ -32,10 +32,10 @@ SIDES: dict[str, Callable[[Operands], Ready]] = {
     peers.CONTIGUOUS: peers.prepare_contiguous,
     peers.VLLM: peers.prepare_vllm,
 }
-"""Every side, ours first."""
+"""Every side, jitgen's first."""
 
 USUAL = tuple(side for side in SIDES if side != ours.LORA)
-"""The sides of one layer; one with adapters computes another."""
+"""The sides that compute the same layer; the side with adapters computes a different one."""
 
 _QUICK_S = 45.0
 
@@ -60,7 +60,7 @@ class Method:
         rounds: Rounds in which each side has its turn.
         repetitions: Replays in a turn; its figure is their median.
         seconds: No case begins after so many; None: all do.
-        has_steps: Whether the launches of ours are timed alone, too.
+        has_steps: Whether jitgen's launches are also timed one by one.
     """
 
     sides: tuple[str, ...] = USUAL

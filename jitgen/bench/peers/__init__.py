@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Other implementations of the same product, each in a module of its own with one class.
-
-No peer is needed to run jitgen: one that is not installed, or that cannot compute a case, is left
-out with a reason. A peer's operands are prepared before its clock starts, scales in the layout that
-it wants; what it must do at every call is in its time.
+Other implementations of the same product, each a class in its own module. jitgen does not need any
+of these peers: a peer that is not installed, or that cannot compute a case, is left out with a
+reason. A peer's operands are prepared before it is timed, with scales in the layout that it
+requires; work that it has to do at every call is part of its time.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class Peer:
     Attributes:
         name: Its name in tables and JSON.
         note: Caveat for readers; empty if there is none.
-        function: What reasons call it.
-        has_same_numerics: Whether it computes the same as jitgen but for rounding: its scales are
-            those of blocks of 128.
+        function: Name of its function in messages.
+        has_same_numerics: Whether it computes the same as jitgen except for rounding, that is, uses
+            the scales of blocks of 128.
         has_masked: Whether it has the masked layout.
     """
 
@@ -67,7 +66,7 @@ class Peer:
         return self.take(workload, expected_m)
 
     def take(self, workload: Workload, expected_m: int) -> Ready:
-        """Return the peer with operands of the types that it has; raises as `prepare`."""
+        """Return the peer for operands whose types it supports; raises as `prepare`."""
         raise NotImplementedError
 
 
@@ -80,14 +79,14 @@ _CLASSES: Mapping[str, str] = {
 }
 
 NAMES = tuple(_CLASSES)
-"""Every peer, the one that counts most first."""
+"""Every peer, beginning with that of the targets."""
 
 PEER = "deep_gemm"
-"""The peer that targets speak of: same numerics, and the fastest on Hopper."""
+"""The peer to which targets refer: it has the same numerics and is the fastest on Hopper."""
 
 
 DISTRIBUTIONS = ("deep-gemm", "sgl-deep-gemm", "flashinfer-python", "triton")
-"""Distributions of the peers of most suites."""
+"""Python distributions of the peers that most suites use."""
 
 
 def make(path: str) -> Any:
@@ -103,7 +102,7 @@ def make(path: str) -> Any:
 
 def imported(module: str, what: str = "") -> Any:
     """
-    Return a module that others have written.
+    Import a module of another library.
 
     Raises:
         Unavailable: It cannot be imported; the message calls it `what`.
@@ -116,10 +115,10 @@ def imported(module: str, what: str = "") -> Any:
 
 def require(has: object, reason: str) -> None:
     """
-    Do nothing where `has` holds.
+    Check that `has` holds.
 
     Raises:
-        Unavailable: It does not; `reason` is the message.
+        Unavailable: It does not hold; `reason` is the message.
     """
     if not has:
         raise Unavailable(reason)
@@ -139,7 +138,7 @@ def find(name: str) -> Peer:
 def find_all(
     names: Sequence[str] = NAMES, classes: Mapping[str, str] = _CLASSES
 ) -> tuple[list[Any], dict[str, str]]:
-    """Return the peers among `names` that are here, and for the others why they are not."""
+    """Return the peers among `names` that are available, and for each other peer the reason."""
     found: list[Any] = []
     missing: dict[str, str] = {}
     for name in names:

@@ -19,7 +19,7 @@ from jitgen.quantize import kernel_layout
 
 _CONTIGUOUS = ("m_grouped_fp8_gemm_nt_contiguous",)
 _MASKED = ("m_grouped_fp8_gemm_nt_masked", "m_grouped_fp8_fp4_gemm_nt_masked")
-"""The masked call's names, in releases before and after it learned FP4."""
+"""The names of the masked call, in releases without and with FP4."""
 
 
 class DeepGemm(Peer):
@@ -36,8 +36,8 @@ class DeepGemm(Peer):
         """
         Return the grouped call of the workload's layout.
 
-        A ragged workload whose groups are no multiples of 128 rows is padded to them, which
-        `padding` does, and computed as a contiguous one.
+        A ragged workload whose groups are no multiples of 128 rows is padded to such multiples by
+        `padding`, and computed as a contiguous one.
         """
         problem = workload.problem
         if _wants_powers_of_two():
@@ -68,12 +68,15 @@ class DeepGemm(Peer):
 
 
 def _wants_powers_of_two() -> bool:
-    """Say whether its kernels for this GPU take eight bits of each scale, the exponent's."""
+    """
+    Return whether its kernels for this GPU only use the exponent of each scale, which has eight
+    bits.
+    """
     return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 10
 
 
 def power_of_two(scale: Tensor) -> Tensor:
-    """Return scales rounded up to powers of two, as they lie in memory."""
+    """Return scales rounded up to powers of two, in the same layout."""
     rounded = torch.exp2(torch.ceil(torch.log2(scale)))
     return torch.empty_strided(
         scale.shape, scale.stride(), dtype=scale.dtype, device=scale.device

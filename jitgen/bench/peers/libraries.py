@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grouped products of libraries with one function each: cuBLASLt and torch's own, FlashInfer."""
+"""Grouped products of libraries that have one function for them: cuBLASLt, torch and FlashInfer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,20 @@ from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.formats.protocol import Index, ceil_div
 
 _ROWS = 16
-"""Rows of a at whose multiples cuBLASLt has its fast kernels; groups are padded to it."""
+"""
+cuBLASLt has its fast kernels for multiples of this number of rows of a; groups are padded to it.
+"""
 
 _ALLOWANCE = 4.0
-"""torch's fast accumulation keeps the tensor core's few bits over all of K."""
+"""
+torch's fast accumulation keeps the few bits of the tensor core's accumulators over the whole of K.
+"""
 
 _GRAIN, _PAIR_ROWS = 4, 256
-"""FlashInfer: rows of which groups have a multiple; from which two SMs work on a tile together."""
+"""
+FlashInfer: the number of rows of a group must be a multiple of the first; from the second on, two
+SMs compute a tile together.
+"""
 
 
 class CublasLt(Peer):
@@ -93,7 +100,8 @@ class TorchGrouped(Peer):
     """
     `torch._scaled_grouped_mm` with its fast accumulation.
 
-    It has one scale for each row instead of each 128 values of K: other numerics, less work.
+    It has one scale for each row instead of one for each 128 values of K: the numerics differ, and
+    there is less work.
     """
 
     name = "torch_grouped"

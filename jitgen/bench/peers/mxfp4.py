@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Others who multiply MXFP4 weights on Hopper: humming-kernels, which generates CUDA for every size
-and compiles it with NVRTC; the Triton kernels of OpenAI that vLLM ships for gpt-oss; and Marlin's
-grouped product of 4-bit weights and bfloat16 activations, as vLLM builds it.
+Other libraries' products with MXFP4 weights on Hopper: humming-kernels, which generates CUDA for
+every size and compiles it with NVRTC; the Triton kernels of OpenAI that vLLM ships for gpt-oss; and
+Marlin's grouped product of 4-bit weights and bfloat16 activations, as vLLM builds it.
 
-They come out of two wheels, and of those some files are enough: see docs/mxfp4-hopper.md. One that
-is not installed, or that cannot compute a case, is left out with a reason. Weights are brought into
-a side's own layout before its clock starts, and activations are quantised.
+They are part of two wheels, of which some files are sufficient: see docs/mxfp4-hopper.md. A peer
+that is not installed, or that cannot compute a case, is left out with a reason. Weights are
+converted to a side's layout and activations are quantised before the side is timed.
 """
 
 from __future__ import annotations
@@ -62,11 +62,14 @@ def folder_of_vllm() -> Path:
 
 
 _GEMM = "grouped_contiguous"
-"""Its word for ragged groups."""
+"""Humming's name of ragged groups."""
 
 
 class _Humming(Side):
-    """`humming.layer.HummingLayer` with the tuning that its heuristics choose, not tuned on."""
+    """
+    `humming.layer.HummingLayer` with the parameters that its heuristics choose, without further
+    tuning.
+    """
 
     note = "its own heuristics, not tuned"
     _input: ClassVar[dict[str, str]]
@@ -77,7 +80,7 @@ class _Humming(Side):
         )
 
     def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
-        """Return the product; activations are quantised by its own kernel before."""
+        """Return the product; Humming's own kernel quantises the activations beforehand."""
         layers = weights.once(self.name, lambda: [self._made(weights) for _ in range(SETS)])
         config = layers[0].humming_config
         a, a_scale = self._forward.may_quant_input(config, tokens.x)
@@ -175,7 +178,7 @@ class TritonKernels(Side):
         return tokens.ready(sets, call, expected, num_bytes=weights.num_bytes + tokens.x.nbytes)
 
     def _weights(self, weights: Weights) -> tuple[Any, Any]:
-        """Return values and scales with K in front of N, in the layouts that its kernels like."""
+        """Return values and scales with K before N, in the layouts that its kernels require."""
         layout, tensor = self._layout, self._tensor
         of_values, options = layout.make_default_matmul_mxfp4_w_layout(mx_axis=1)
         values = tensor.wrap_torch_tensor(_along_n(weights.packed), dtype=tensor.FP4)
@@ -203,7 +206,7 @@ _E2M1 = 0x2000000010102
 
 _BLOCKS = (8, 16, 32, 48, 64)
 _FULL = 0.9
-"""vLLM takes the smallest block of rows that groups fill to less than this."""
+"""vLLM chooses the smallest block of rows that groups fill to less than this part."""
 
 _TILE = 16
 _LEAST_N = 64
@@ -259,17 +262,18 @@ class Marlin(Side):
 
 
 def block_of_rows(mean: float) -> int:
-    """Return how many rows Marlin takes as one block where groups have `mean` rows on average."""
+    """Return the number of rows in a block of Marlin if groups have `mean` rows on average."""
     return next((block for block in _BLOCKS if mean / block < _FULL), _BLOCKS[-1])
 
 
 def blocks_of_rows(row_counts: tuple[int, ...], block: int) -> tuple[Tensor, Tensor]:
     """
-    Return which rows the blocks have, one block after the other, and which group each block is of.
+    Return the rows of all blocks, one block after the other, and the group of each block.
 
     Args:
         row_counts: Rows of each group; groups follow each other.
-        block: Places of a block. Those beyond a group's last row have the number of all rows.
+        block: Rows of a block. Places of a block after a group's last row contain the total number
+            of rows.
     """
     ids: list[int] = []
     experts: list[int] = []
@@ -286,8 +290,8 @@ def repack(packed: Tensor) -> Tensor:
     """
     Return weights in the order in which Marlin's threads read them.
 
-    Tiles of 16 x 16 (K, N), four side by side in 1024 codes: a thread's eight, of two columns of
-    tensor core fragments, share a word, in the order 0, 2, 4, 6, 1, 3, 5, 7.
+    Four neighbouring tiles of 16 x 16 (K, N) form 1024 codes. The eight codes of a thread, from two
+    columns of tensor core fragments, share a word, in the order 0, 2, 4, 6, 1, 3, 5, 7.
 
     Args:
         packed: (G, N, K / 2) uint8.

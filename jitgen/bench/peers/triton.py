@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Triton kernel of the fused-MoE kind, in the best of a few shapes: the same numerics."""
+"""
+A Triton kernel like those of fused MoE layers, with the fastest of a few tile shapes and the same
+numerics.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ class Triton(Peer):
     """
     The kernel beside this file.
 
-    The table that says which rows a tile has is made beforehand, as a fused layer makes it once for
-    its two products.
+    The table of the rows of each tile is made before timing, because a fused layer makes it once
+    for its two products.
     """
 
     name = "triton"
@@ -43,7 +46,10 @@ class Triton(Peer):
         self._best: dict[tuple[object, ...], dict[str, int]] = {}
 
     def take(self, workload: Workload, expected_m: int) -> Ready:
-        """Return the fastest of the shapes that suit `expected_m`, found at the first workload."""
+        """
+        Return the kernel with the fastest of the shapes that suit `expected_m`, measured with the
+        first workload.
+        """
         problem = workload.problem
         has_blocks = not problem.k % SCALE_BLOCK
         require(has_blocks, "the Triton kernel wants K of a multiple of 128")

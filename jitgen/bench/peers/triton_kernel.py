@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A grouped FP8 GEMM with block scales in Triton, of the kind that fused MoE layers run."""
+"""A grouped FP8 GEMM with block scales in Triton, like those of fused MoE layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def _grouped_gemm(
     BLOCK_K: tl.constexpr,
     RASTER: tl.constexpr,
 ):
-    """Compute one tile; programs run down RASTER tiles of rows before the next tile of columns."""
+    """
+    Compute one tile; the order of programs is RASTER tiles of rows, then the next tile of columns.
+    """
     place = tl.program_id(0)
     columns = tl.cdiv(n, BLOCK_N)
     raster = place // (RASTER * columns)
