@@ -2,9 +2,9 @@
 """
 Measure the selector's candidates on this machine's device, and keep the winners.
 
-For each problem a worker process verifies and times the candidates; a kernel that hangs,
-crashes or is wrong costs that process, and is never chosen again. Measurements are cached for each
-problem, and from then on they choose before the model does.
+For each problem a worker process verifies and times the candidates. If a kernel hangs, crashes or
+is wrong, only this process is lost, and the kernel is never chosen again. Measurements are cached
+for each problem; from then on they decide the choice, before the model.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures one problem after the other in a worker process, and replaces that when it is lost."""
+"""
+Measures one problem after the other in a worker process, and starts a new process if this one is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from jitgen.selection.record import problem_json
 from jitgen.support.frozen import frozen
 
 TRIALS = "jitgen.autotune.trials:Trials"
-"""The class that worker processes serve."""
+"""The class whose methods run in worker processes."""
 
 _START_S = 120.0
-"""Seconds that a new process may take to start: importing torch, waking the GPU."""
+"""Seconds that a new process may take to start, to import torch and to initialise the GPU."""
 
 _UNTRIED = frozenset({"KernelMiss", "ToolchainError", "CacheError"})
-"""Errors that say nothing about a kernel, in addition to a shortage of resources."""
+"""Errors that are not caused by a kernel, in addition to a shortage of resources."""
 
 _UNFIT = frozenset({"InputError", "UnsupportedConfig"})
-"""Errors of a good kernel that does not take this problem."""
+"""Errors of a correct kernel that does not support this problem."""
 
 
 class NotMeasured(JitgenError):
-    """A problem could not be measured, for a reason that no single kernel explains."""
+    """A problem could not be measured, for a reason that is not the fault of one kernel."""
 
 
 @frozen
@@ -38,9 +41,11 @@ class Measurements:
 
     Attributes:
         times_us: Microseconds of each kernel that is right, by name.
-        faulty: Why kernels must not be chosen, for any problem: they failed, hung, or were wrong.
-        unfit: Why kernels must not be chosen for this problem: they refuse it.
-        missing: Why kernels could not be tried: they are not compiled, or something ran out.
+        faulty: Kernels that must not be chosen for any problem, with the reason: they failed, hung,
+            or were wrong.
+        unfit: Kernels that must not be chosen for this problem, with the reason: they refuse it.
+        missing: Kernels that could not be tried, with the reason: they are not compiled, or a
+            resource ran out.
     """
 
     times_us: dict[str, float]
@@ -51,7 +56,7 @@ class Measurements:
 
 class Bench:
     """
-    Measures problems, for the length of a with block.
+    Measures problems within a with block.
 
     Args:
         arch: The target of all kernels.
@@ -83,12 +88,12 @@ class Bench:
     def measure(self, problem: GroupedGemmProblem, names: list[str]) -> Measurements:
         """
         Verify every kernel of `names` (at least one) on `problem`, then time the right ones in
-        turn. A kernel that fails in either step counts as faulty, but only once others were timed
-        after it: if nothing works any more, the device is to blame and not the kernel.
+        turn. A kernel that fails in either step counts as faulty, but only if other kernels are
+        timed after it: if no kernel works after it, the device is the cause and not the kernel.
 
         Raises:
             NotMeasured: No kernel could be timed.
-            Stuck: A process cannot be ended, and the device is lost with it.
+            Stuck: A process cannot be ended, and the device cannot be used any more.
         """
         self._open(problem_json(problem))
         found = Measurements(times_us={}, faulty={}, unfit={}, missing={})

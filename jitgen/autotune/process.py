@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A worker process, seen from the one that asks: every question has a time limit.
+A worker process, from the side of the process that sends requests: each request has a time limit.
 
-Only the end of its process ends a kernel that hangs on a GPU, and a kernel that writes out of
-bounds leaves a process that cannot be used any more. So kernels are measured in a worker process,
-which is killed when it does not answer.
+A kernel that hangs on a GPU only ends with its process, and after a kernel has written out of
+bounds its process cannot be used any more. So kernels are measured in a worker process, which is
+killed if it does not answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GOODBYE_S = 1.0
 """How long the process may take to end by itself, before it is killed."""
 
 _KILL_S = 60.0
-"""How long the driver may take to end a killed process and what it runs on the GPU."""
+"""How long the driver may take to end a killed process and its work on the GPU."""
 
 _LOG_BYTES = 4096
 
@@ -38,7 +38,7 @@ class Lost(Exception):
     The process ended, or was killed because it did not answer; the message says which.
 
     Attributes:
-        is_passing: Whether it ended because something ran out, most likely memory.
+        is_passing: Whether it ended because a resource ran out, most likely memory.
     """
 
     def __init__(self, message: str, *, is_passing: bool = False) -> None:
@@ -52,7 +52,7 @@ class Refused(Exception):
 
     Attributes:
         kind: Name of the exception's class.
-        is_passing: Whether it says that something ran out.
+        is_passing: Whether the message says that a resource ran out.
     """
 
     def __init__(self, message: str, kind: str, *, is_passing: bool = False) -> None:
@@ -66,7 +66,7 @@ class Stuck(JitgenError):
     A process that was killed does not end, because the driver waits for its kernel.
 
     Attributes:
-        kernel: Name of the kernel, where it is known.
+        kernel: Name of the kernel, if it is known.
     """
 
     kernel = ""
@@ -74,9 +74,10 @@ class Stuck(JitgenError):
 
 class Worker:
     """
-    A process that serves an object of class `trials`, ``pkg.mod:Name``, for a with block's length.
+    A process that runs the methods of an object of class `trials`, ``pkg.mod:Name``, within a with
+    block.
 
-    It has this process's import path and environment, and `environment` besides.
+    It has the import path and the environment of this process, and in addition `environment`.
     """
 
     def __init__(self, trials: str, environment: Mapping[str, str]) -> None:
@@ -108,9 +109,9 @@ class Worker:
         values.
 
         Raises:
-            Refused: It raised.
+            Refused: The method raised an error.
             Lost: The process ended, or did not answer for `timeout_s` seconds and was killed.
-            Stuck: It could not even be killed.
+            Stuck: The process could not be killed.
         """
         request = json.dumps({"method": method, "arguments": arguments}).encode("ascii") + b"\n"
         try:
@@ -137,7 +138,7 @@ class Worker:
         return line
 
     def _epitaph(self) -> Lost:
-        """Wait for the process to end, and return in words how it ended."""
+        """Wait for the process to end, and return a text that says how it ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GOODBYE_S)
         if is_ending := self._process.poll() is None:
@@ -164,7 +165,7 @@ class Worker:
         End the process and all processes that it started.
 
         Raises:
-            Stuck: The driver does not let it go.
+            Stuck: The process does not end, because the driver waits for its kernel.
         """
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -32,8 +32,8 @@ class TuningRow:
         state: ``recorded`` (measured by an earlier run), ``measured`` or ``failed``.
         record: Its measurements; None if it failed.
         by_model: Name of the kernel that the model would choose.
-        missing: Kernels that could not be tried, and why; a later run tries them.
-        seconds: How long it took.
+        missing: Kernels that could not be tried, with the reason; a later run tries them.
+        seconds: Seconds that the measurement took.
         error: Why it failed; empty if it did not.
     """
 
@@ -48,7 +48,10 @@ class TuningRow:
 
     @property
     def ahead(self) -> float | None:
-        """How much longer the model's choice takes than the winner, as a part; None: unknown."""
+        """
+        The additional time of the model's choice, relative to the time of the winner; None if it is
+        unknown.
+        """
         if self.record is None or self.by_model not in self.record.times_us:
             return None
         times = self.record.times_us

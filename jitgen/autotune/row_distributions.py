@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The rows of each group in the batches that the kernels of a bucket are timed with.
+The rows of each group in the batches with which the kernels of a bucket are timed.
 
-One choice serves every mean of a bucket and every distribution of rows, so a time is the mean over
-several batches. At the bucket's edge alone, with rows around their mean, winners lost 5 to 11 %
-in its middle (32 groups of 150 rows, 8 of 300), and 10 % where all groups have the same rows.
+One choice is used for every mean number of rows in a bucket and for every distribution of rows, so
+a time is the mean over several batches. Winners of batches at the bucket's edge alone, with rows
+close to their mean, lost 5 to 11 % in the bucket's middle (32 groups of 150 rows, 8 of 300), and 10
+% if all groups had the same number of rows.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.selection.choice import bucket, edges_of
 
 SPREAD = 0.5
-"""Rows of a group lie between this part less and this part more than their mean."""
+"""Rows of a group differ from their mean by at most this part."""
 
 SIGMA = 0.6
 """
-Standard deviation of the logarithm of a routed group's rows: theirs is then 0.66 of the mean, which
-recorded batches have between 0.35 and 1.2.
+Standard deviation of the logarithm of a routed group's rows. The standard deviation of the rows is
+then 0.66 of their mean; in recorded batches it is between 0.35 and 1.2.
 """
 
 FEW_GROUPS = 16
 """
-Up to this many groups, more distributions are timed: which tile is best depends on how full the
-last wave happens to be, by up to 19 % with eight groups.
+Up to this number of groups, more distributions are timed: the best tile depends on how full the
+last wave is, and times differ by up to 19 % with eight groups.
 """
 
 
@@ -45,7 +46,7 @@ class Distribution(Enum):
 
 class Sample(NamedTuple):
     """
-    One batch that a bucket is timed with.
+    One batch with which a bucket is timed.
 
     Attributes:
         distribution: How its rows are distributed.
@@ -69,11 +70,11 @@ OF_FEW = (
 
 def row_distributions(problem: GroupedGemmProblem, arch: Arch) -> list[tuple[int, ...]]:
     """
-    Return the rows of each group, for every batch that the bucket of `problem` is timed with.
+    Return the rows of each group, for every batch with which the bucket of `problem` is timed.
 
-    The bucket of the fewest rows also serves groups of one row each, which are timed besides: with
-    8 rows a tall tile may be level, and with one, most of whose boxes lie beyond the end of a, it
-    is 20 % slower.
+    The bucket of the fewest rows also contains groups of one row, which are timed in addition: a
+    tall tile that is as fast as others with 8 rows may be 20 % slower with one, because most of its
+    boxes are beyond the end of a.
     """
     middle = _in_middle(problem, arch)
     found = [
@@ -89,13 +90,12 @@ def row_counts(
     problem: GroupedGemmProblem, distribution: Distribution = Distribution.SPREAD, seed: int = 0
 ) -> tuple[int, ...]:
     """
-    Return the rows of each group, the same for the same arguments: together about as many as
-    `problem` has.
+    Return the rows of each group, equal for equal arguments; their sum is about that of `problem`.
 
-    Rows of the contiguous layout are counted with their padding, half a block for each group, or
-    none where all groups fill their blocks: they are dealt, and padded to about as many; of a
-    single group the last block is more or less full. Where there are fewer blocks than groups, each
-    block is of a group of its own, and half full.
+    Problems of the contiguous layout count rows with padding, about half a block for each group, or
+    none if all groups fill their blocks. So fewer rows are distributed, which padding brings to
+    about the problem's number; the last block of a single group is more or less full. If there are
+    fewer blocks than groups, each block belongs to another group and is half full.
     """
     groups, mean = problem.groups, float(problem.rows_per_group)
     parts = list(_parts(distribution, groups, seed))
@@ -115,7 +115,7 @@ def row_counts(
 
 
 def _parts(distribution: Distribution, groups: int, seed: int) -> Iterator[float]:
-    """Yield the rows of each group as a part of their mean, more or less."""
+    """Yield the rows of each group relative to the mean of all groups."""
     chance = random.Random(seed)  # no secret
     for _ in range(groups):
         match distribution:
@@ -129,9 +129,10 @@ def _parts(distribution: Distribution, groups: int, seed: int) -> Iterator[float
 
 def _in_middle(problem: GroupedGemmProblem, arch: Arch) -> GroupedGemmProblem:
     """
-    Return `problem` with a mean of rows half way between the edge before and its own.
+    Return `problem` with a mean of rows half way between the edge of the bucket before and its own.
 
-    Contiguous groups with a block each keep it: with less, some had no rows at all.
+    The rows of contiguous groups with one block each stay the same: with fewer, some groups would
+    have no rows.
     """
     rows = problem.rows_per_group
     before = max((each for each in edges_of(problem, arch) if each < rows), default=0)

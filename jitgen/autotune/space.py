@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A search of any legal part of a target's config space for one problem: which kernels it has, which
-of them the model prunes, how long each takes to try, and what an earlier run found.
+The plan of a search in a legal part of a target's config space for one problem: its kernels, those
+that the model prunes, the expected time of each trial, and the results of earlier runs.
 
-Results are stored beside the records of `jitgen tune`, one document for each problem, with the key
+Results are stored with the records of `jitgen tune`, in one document for each problem, with the key
 of each kernel: a kernel whose templates or compiler have changed is measured again.
 """
 
@@ -44,13 +44,13 @@ _KIND = "space"
 _SCHEMA = 1
 
 _CALLS = 50
-"""Calls that verify and time a kernel and the selector's choice, which is timed beside it."""
+"""Number of calls that verify and time a kernel, and time the selector's choice in turn with it."""
 
 _GPU_S = 2.0
-"""Seconds that this takes on a GPU, where calls are short and the operands have to be made."""
+"""Seconds of these calls on a GPU, where calls are short and making the operands takes longest."""
 
 _HOST_S = 0.2
-"""The same on a CPU, besides the calls."""
+"""Seconds on a CPU in addition to the calls."""
 
 _START_S = 3.0
 """Seconds until the process that measures has imported torch."""
@@ -78,8 +78,8 @@ class Planned:
         config: Its config.
         name: Its name.
         key: Its key.
-        cost_us: What the model predicts.
-        is_compiled: Whether the cache has it.
+        cost_us: The time that the model predicts.
+        is_compiled: Whether it is in the cache.
         seconds: How long trying it is expected to take, compiling included.
     """
 
@@ -99,7 +99,7 @@ class Trial:
     Attributes:
         name: Its name.
         state: See `TrialState`.
-        cost_us: What the model predicted.
+        cost_us: The time that the model predicted.
         time_us: Its measured time; None if it was not timed.
         ratio: Its time over the time of the selector's choice, measured in turn with it; None if it
             was not timed.
@@ -124,11 +124,11 @@ class SpacePlan:
     Attributes:
         problem: The problem itself, not the representative of its bucket.
         arch: The target.
-        chosen: The config that the selector's model chooses; all kernels are timed beside it.
-        planned: What is to be tried, by predicted time.
+        chosen: The config that the selector's model chooses; each kernel is timed in turn with it.
+        planned: The kernels to try, by predicted time.
         known: Results of earlier runs, for kernels that have not changed since.
-        refused: How many configs of the part are illegal.
-        pruned: How many legal ones the model leaves out.
+        refused: Number of illegal configs in the part.
+        pruned: Number of legal configs that the model leaves out.
     """
 
     problem: GroupedGemmProblem
@@ -141,13 +141,13 @@ class SpacePlan:
 
     @property
     def seconds(self) -> float:
-        """How long all of it is expected to take."""
+        """The expected seconds of all trials."""
         return sum((each.seconds for each in self.planned), _START_S if self.planned else 0.0)
 
     def within(self, seconds: float) -> tuple[tuple[Planned, ...], tuple[Planned, ...]]:
         """
-        Return the kernels that are expected to fit into so many seconds, the best first; and the
-        rest.
+        Return the kernels whose trials are expected to take at most `seconds` in total, the best
+        first, and the remaining kernels.
         """
         total, count = _START_S, 0
         for each in self.planned:
@@ -173,14 +173,15 @@ def plan(
     Args:
         problem: The problem.
         arch: The target.
-        store: Where kernels and earlier results are.
-        part: Values of fields, by their names (``tile_m``, ``raster``): every config of the space
-            with each of these values; empty for the space as `jitgen configs` lists it.
-        within: How many times the best predicted time a kernel may be predicted to take.
+        store: The store of kernels and of earlier results.
+        part: Values of fields, by their names (``tile_m``, ``raster``): the part consists of every
+            config of the space with each of these values; empty for the space that `jitgen configs`
+            lists.
+        within: Largest predicted time of a kernel, as a multiple of the best predicted time.
         again: Whether kernels with a result are measured again.
 
     Raises:
-        ConfigError: There is no such field, or a value is not allowed; or nothing is legal.
+        ConfigError: There is no such field, a value is not allowed, or no config is legal.
         UnsupportedConfig: The target has no kernel for `problem`.
     """
     choice = select(regardless(problem), arch, use_measured=False)
@@ -238,7 +239,7 @@ def keep(
 
 
 def _like(chosen: Config, arch: Arch) -> Iterator[Config]:
-    """Yield the configs of the space that take the calls of `chosen`."""
+    """Yield the configs of the space that support the calls of `chosen`."""
     wanted = _call_of(chosen)
     return (config for config in rules(arch, chosen.op).configs() if _call_of(config) == wanted)
 
@@ -295,7 +296,7 @@ def _value(text: str) -> object:
 
 
 class _Estimate:
-    """How long trials take on this machine."""
+    """Estimate of the time of trials on this machine."""
 
     def __init__(self, arch: Arch) -> None:
         self._compile_s = _COMPILE_S[arch.is_gpu] / capacity.default_jobs(settings.jobs)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The search of a space: compile a few kernels, then verify and time each beside the selector's
-choice.
+The search of a space: compile a few kernels, then verify each and time it in turn with the
+selector's choice.
 
 Clocks and temperature drift within minutes, so times measured an hour apart cannot be compared.
 Each kernel is timed in turn with the selector's choice, and the ratios are compared.
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from jitgen.cache import Store
 
 Progress = Callable[[Trial, int, int, float], None]
-"""Called with each trial, the numbers of those done and of all, and the seconds that are left."""
+"""
+Called with each trial, the number of finished trials, the number of all trials, and the expected
+remaining seconds.
+"""
 
 LEFT = "there was no time for it"
 
@@ -53,7 +56,7 @@ class SpaceReport:
 
     @property
     def best(self) -> Trial | None:
-        """The fastest kernel; None where none has a time."""
+        """The fastest kernel; None if no kernel has a time."""
         first = self.trials[0] if self.trials else None
         return first if first is not None and first.ratio is not None else None
 
@@ -74,15 +77,15 @@ def search(
     Try the kernels of `plan` until the time limit; store each result at once.
 
     Args:
-        plan: What to do.
-        store: Where kernels and results go.
+        plan: The plan of the search.
+        store: The store of kernels and results.
         budget_s: Seconds after which no trial begins. A trial that is not expected to fit does not
             begin either.
         time_limit_s: Limit in seconds for verifying one kernel, and for timing it.
         on_trial: See `Progress`.
 
     Raises:
-        NoDevice: The target is not here.
+        NoDevice: This machine has no device for the target.
         SettingError: JITGEN_OVERRIDE is set.
         CacheError: The store cannot be written.
         Stuck: A kernel hangs so that its process cannot be ended.

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as one table, to ship with jitgen or to carry to another machine, and back."""
+"""
+Export of records as one table, to ship with jitgen or to copy to another machine, and import of
+such a table.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +39,10 @@ class Imported:
 
     Attributes:
         table: The table.
-        taken: Problems whose kernels the table decides from now on.
-        skipped: Why each other problem was left out, by the names of these problems.
-        differences: Conditions that differ from those of the measurement, by their names: the value
-            on this machine, and the value of the measurement.
+        taken: Problems for which the table decides the kernel from now on.
+        skipped: The other problems by name, with the reason for which each was left out.
+        differences: Conditions that differ from those of the measurement, by name: the value on
+            this machine, and the value of the measurement.
     """
 
     table: Table
@@ -53,7 +56,7 @@ def export_table(store: Store, arch: Arch, problems: Iterable[Problem] | None = 
     Return the measurements of this device.
 
     Args:
-        store: Where it was recorded.
+        store: The store with the records.
         arch: The target.
         problems: Problems whose buckets to export; None for all.
     """
@@ -74,15 +77,16 @@ def export_table(store: Store, arch: Arch, problems: Iterable[Problem] | None = 
 
 def import_table(store: Store, document: object) -> Imported:
     """
-    Import a table that `export_table` made, as if it had been measured here. Without such a GPU
-    here it counts for the device that it was measured on, if the target knows that device: then a
-    prewarm here compiles what that device chooses.
+    Import a table that `export_table` made, as if it had been measured on this machine. If this
+    machine has no such GPU, the table is used for the device of its measurement, if the target
+    lists that device: then a prewarm on this machine compiles the kernels that are chosen for that
+    device.
 
     Records are stored for the compiler and templates of this installation, even if the table was
-    measured with others; `Imported.differences` lists those.
+    measured with other versions; `Imported.differences` lists the differences.
 
     Raises:
-        ConfigError: `document` is no table, or of another device.
+        ConfigError: `document` is no table, or this machine cannot choose kernels for its device.
         CacheError: The store cannot be written.
     """
     table = Table.from_json(document)
@@ -106,7 +110,7 @@ def import_table(store: Store, document: object) -> Imported:
 
 
 def _require_device(table: Table) -> None:
-    """Require that kernels may be chosen here for the device of a table; raises ConfigError."""
+    """Check that this machine may choose kernels for the device of a table; raises ConfigError."""
     arch, here = table.arch, device.device_name(table.arch)
     known = [each.name for each in legality.target(arch).devices]
     if arch.is_gpu and not device.gpu_at_hand(arch):
@@ -123,7 +127,7 @@ def _require_device(table: Table) -> None:
 
 
 def _obstacle(record: TuningRecord, arch: Arch) -> str:
-    """Return why `record` cannot be used here; an empty reason if it can."""
+    """Return why `record` cannot be used on this machine; empty if it can."""
     if bucket(record.problem, arch) != record.problem:
         return "this version of jitgen chooses for other numbers of rows"
     candidates = select(regardless(record.problem), arch, use_measured=False).candidates
@@ -133,7 +137,10 @@ def _obstacle(record: TuningRecord, arch: Arch) -> str:
 
 
 def _conditions(arch: Arch) -> dict[str, str]:
-    """Return the conditions besides the device that times depend on, and those of the table."""
+    """
+    Return the conditions other than the device on which times depend: those of this machine, and
+    those of the table.
+    """
     found = legality.target(arch)
     digests = {
         template.entry: digest(template)

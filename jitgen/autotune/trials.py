@@ -19,10 +19,13 @@ from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.selection.record import parse_problem
 
 _KEPT_BYTES = 2**32
-"""References up to this many bytes are kept for the next kernel: decoding weights takes longest."""
+"""
+References of at most this number of bytes are kept for the next kernel, because decoding the
+weights takes longest.
+"""
 
 _CHUNK_BYTES = 2**28
-"""Compared at a time: torch takes a byte more for each."""
+"""Values compared at a time: torch needs one more byte for each."""
 
 
 class Proof:
@@ -35,10 +38,10 @@ class Proof:
 
     def verify(self, call: Call) -> None:
         """
-        Make `call` and check the result that it leaves.
+        Run `call` and check its result.
 
         Raises:
-            WrongResult: It is wrong.
+            WrongResult: The result is wrong.
             JitgenError: The kernel is not here, or refuses.
         """
         # The result of an earlier kernel must not pass for this one's.
@@ -64,7 +67,7 @@ class Trials:
     """
     The kernels of one problem at a time, on this process's device.
 
-    Every method takes and returns JSON values, for its caller is another process.
+    Every method takes and returns JSON values, because its caller is another process.
     """
 
     def __init__(self) -> None:
@@ -74,7 +77,7 @@ class Trials:
         self._arch = Arch.CPU
 
     def open(self, problem: dict[str, object], arch: str) -> None:
-        """Make the operands of `problem`, the JSON form of one, in place of earlier ones."""
+        """Make the operands of `problem`, a problem in JSON form, and drop earlier operands."""
         self._proofs.clear()
         self._arch = Arch.parse(arch)
         if self._arch.is_gpu:
@@ -89,7 +92,7 @@ class Trials:
         Run kernel `name` and check its results.
 
         Raises:
-            WrongResult: One is wrong.
+            WrongResult: A result is wrong.
             JitgenError: The kernel is not here, or refuses.
         """
         for proof in self._opened():

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns problems into records: those without one are compiled, measured and stored."""
+"""
+Tunes problems: compiles and measures the kernels of problems without a record, and stores the
+records.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from jitgen.cache import Store
 
 TIME_LIMIT_S = 60.0
-"""Limit in seconds for verifying one kernel, and for timing it, before it counts as hung."""
+"""Limit in seconds for verifying one kernel, and for timing it; after that it counts as hung."""
 
 
 def buckets_of(
@@ -40,11 +43,11 @@ def buckets_of(
     calls: Mapping[Problem, float] | None = None,
 ) -> list[GroupedGemmProblem]:
     """
-    Return the problems that represent the buckets of `problems`, each once, in order; if calls were
-    counted, those with most `calls` first.
+    Return the problems that represent the buckets of `problems`, each once, in order; with `calls`,
+    those with most calls first.
 
     Raises:
-        ConfigError: One is of an operation that cannot be measured.
+        ConfigError: The operation of a problem cannot be measured.
     """
     problems = list(problems)
     if others := sorted({each.op for each in problems} - {GroupedGemmProblem.op}):
@@ -71,29 +74,29 @@ def tune(
     store: Store | None = None,
 ) -> TuningReport:
     """
-    Measure the configs that the selector may choose for `problems`, and store the results: from
-    then on the selector chooses by them.
+    Measure the configs that the selector may choose for `problems`, and store the results, by which
+    the selector chooses from then on.
 
-    Kernels that are not compiled are compiled first, unless that is off. Each problem is recorded
-    as soon as it is measured, so that an interrupted run continues where it stopped. Other
+    Kernels that are not compiled are compiled first, unless compiling is off. Each problem is
+    recorded as soon as it is measured, so that an interrupted run continues where it stopped. Other
     processes find the records when they next start.
 
     Args:
-        problems: Problems; each is measured as the one that represents its bucket.
-        arch: The target; None for the one that this process would use itself.
+        problems: The problems; for each, the problem that represents its bucket is measured.
+        arch: The target; None for the target of this process.
         again: Measure recorded problems, too, and try excluded kernels again.
         time_limit_s: Limit in seconds for verifying one kernel, and for timing it; after that it
             counts as hung.
-        calls: Number of times problems are called, as `jitgen.plans.Plan.calls` counts them; those
-            that are called most are measured first. None if calls were not counted.
-        on_compile: Called for every kernel that is looked up or compiled first; see
+        calls: Number of calls of each problem, as in `jitgen.plans.Plan.calls`; problems with most
+            calls are measured first. None if calls were not counted.
+        on_compile: Called for every kernel that is looked up or compiled before measuring; see
             `jitgen.prewarm`.
-        on_progress: Called on this thread for every problem as it is done, with the number of those
-            done and of all.
-        store: Where records go; None for the store of this process.
+        on_progress: Called on this thread after every problem, with the number of finished problems
+            and the number of all.
+        store: The store of the records; None for the store of this process.
 
     Raises:
-        NoDevice: The target is not here.
+        NoDevice: This machine has no device for the target.
         SettingError: JITGEN_OVERRIDE is set.
         CacheError: The store cannot be written.
         Stuck: A kernel hangs so that its process cannot be ended; it is excluded.
@@ -123,7 +126,7 @@ def tune(
 
 def require_plain() -> None:
     """
-    Require that kernels are those of the templates, without edits.
+    Check that kernels are those of the templates, without edits.
 
     Raises:
         SettingError: JITGEN_OVERRIDE is set: an edited kernel would be measured under the name of
@@ -137,7 +140,7 @@ def require_plain() -> None:
 
 
 class _Run:
-    """The state of a run: kernels that must not, or cannot, be tried."""
+    """The state of a run: the kernels that must not or cannot be tried."""
 
     def __init__(self, arch: Arch, store: Store, *, again: bool) -> None:
         if arch.is_gpu and not device.gpu_at_hand(arch):
@@ -176,7 +179,7 @@ class _Run:
         return self._row(problem, TuningState.RECORDED, record=self.known(problem))
 
     def configs(self, problems: list[GroupedGemmProblem]) -> list[Config]:
-        """Return every config to try for `problems`; with `again`, excluded ones too."""
+        """Return every config to try for `problems`, with `again` also excluded ones."""
         found = dict.fromkeys(
             candidate.config for problem in problems for candidate in self._candidates(problem)
         )

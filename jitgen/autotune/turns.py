@@ -2,9 +2,9 @@
 """
 Times the kernels of one problem in turn, for tuning and for surveys of the selector.
 
-On a GPU each call of a batch has operands of its own: one launch behind each flush would favour
-kernels that stream past L2. Prefill is timed back to back instead. Kernels that are far behind in a
-first short turn are not timed again.
+On a GPU each call of a batch has separate operands, because timing one launch after each flush
+would favour kernels that stream past L2. Prefill is timed in loops of calls without pause. Kernels
+that are much slower in a first short turn are not timed again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from jitgen.autotune.measure.workload import Workload
 LONG_S = 5e-4
 BUSY_FLOP_RATE = 0.5e15
 """
-Calls that take this long and multiply this fast are prefill: they follow each other for seconds,
-and bring the GPU to its power limit. So they are timed at that limit, and calls that wait for
-memory are not.
+Calls with at least this time and this rate of operations are prefill: a model makes them for
+seconds, and they bring the GPU to its power limit. So they are timed at that limit, and calls that
+are bound by memory are not.
 """
 
 CLOSE = 0.15
 """
-A kernel that is slower by more than this part in a first short turn is not timed again. Turns lie 5
-% apart at most, and 10 % at the power limit.
+A kernel that is slower by more than this part in a first short turn is not timed again. Turns of
+one kernel differ by at most 5 %, and by 10 % at the power limit.
 """
 
 
@@ -39,12 +39,12 @@ def in_turn(
     rounds: int = 5,
 ) -> list[float]:
     """
-    Return the seconds of each kernel's call, medians.
+    Return the median seconds of each kernel's call.
 
     Args:
-        calls_on: Gives the calls of all kernels, always in the same order, on given operands.
+        calls_on: Returns the calls of all kernels on given operands, always in the same order.
         workload: The operands; copies of them are called, too.
-        on_gpu: Whether to take device time.
+        on_gpu: Whether to measure device time.
         loop_s: Seconds of each loop of prefill, of which there are two for each kernel.
         rounds: Turns of each kernel otherwise.
     """

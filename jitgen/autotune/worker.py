@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The process that runs kernels under measurement; `jitgen.autotune.process` starts it, and may
-kill it.
+The process in which kernels are measured; `jitgen.autotune.process` starts it, and may kill it.
 
-It speaks JSON over a socket, one document a line: a request names a method and its arguments, the
-answer has the return value or the error. The process ends when the socket is closed.
+Requests and answers are JSON over a socket, one document per line: a request has the name of a
+method and its arguments, and the answer has the return value or the error. The process ends when
+the socket is closed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(descriptor: str, trials: str, parent: str) -> None:
-    """Serve the other end of the socket `descriptor` with an object of class ``pkg.mod:Name``."""
+    """
+    Answer the requests on the socket `descriptor` by calling the methods of an object of class
+    ``pkg.mod:Name``.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
         return  # the parent has ended and waits for no answer

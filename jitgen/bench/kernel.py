@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Kernels of one problem compared on this machine's device: all are checked first, then timed in turn.
+
 They run in a separate process, because an unfinished kernel may crash, hang or write to the wrong
 memory. Then only that process is lost, and this one reports the error.
 """

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The runner: every side of a case is checked first, then all sides are timed in turn, in one process.
+
 On a GPU each launch, or graph of launches, begins with an empty L2. `Contest` does this for one
 case of any suite. `KernelSuite` is a suite in which each case is one operation and each figure is a
 row: a rate, a time, or the ratio of two sides.
@@ -109,8 +110,10 @@ class Contest:
         watch: AbstractContextManager[Any] | None = None,
     ) -> bool:
         """
-        Add a side if its result is right, and return whether it is. Code of other libraries and
-        kernels under test may raise any error; the side is then left out, with the error as reason.
+        Add a side if its result is right, and return whether it is.
+
+        Code of other libraries and kernels under test may raise any error; the side is then left
+        out, with the error as reason.
 
         Args:
             name: Its name in tables.

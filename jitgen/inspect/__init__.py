@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Pages to read: one kernel, or two and their difference, and a whole cache, each one file of HTML.
+Pages in HTML, each in one file: of one kernel, of two kernels and their difference, or of a whole
+cache.
 
-What a page shows is gathered first, into frozen dataclasses (`kernel`, `code`, `memory`, `fit`,
+The data of a page are gathered first, into frozen dataclasses (`kernel`, `code`, `memory`, `fit`,
 `measured`, `emulated`, `difference`; `cache_report`), and then rendered (`page`, `sections`,
-`plots`, `cache_page`), through `markup`, which escapes whatever is not markup already. A page loads
-nothing from anywhere, and its policy lets only its own style and script count.
+`plots`, `cache_page`) with `markup`, which escapes all text that is not markup already. A page
+loads no other file, and its policy allows only its own style and script.
 """

@@ -13,7 +13,7 @@ from jitgen.inspect.document import document
 from jitgen.inspect.markup import Markup, joined, table, tag
 
 MOST_ROWS = 4000
-"""Entries on a page, the last used first: some 2 MB of it."""
+"""Largest number of entries on a page, the last used first; they take about 2 MB."""
 
 _KEY_DIGITS = 12
 _LAST_SECOND = 253402300799.0  # of the year 9999
@@ -215,6 +215,6 @@ def _size(num_bytes: int) -> str:
 
 
 def _when(seconds: float) -> str:
-    """Return a time: the nearest that has a name, for a file may have any."""
+    """Return the nearest time that `datetime` can represent, because a file may have any time."""
     bounded = min(max(seconds, 0.0), _LAST_SECOND)
     return datetime.fromtimestamp(bounded, UTC).isoformat(sep=" ", timespec="minutes")[:16]

@@ -2,7 +2,7 @@
 """
 The report of a whole cache: every entry, whether calls still find it, and failures.
 
-A cache keeps no list of its misses. But an entry that no call finds any more explains them: calls
+A cache has no list of its misses. But entries that calls do not find any more explain misses: calls
 look for another key, and the two key documents show the difference.
 """
 
@@ -33,22 +33,25 @@ class State(StrEnum):
     """Whether a call of this installation finds an entry."""
 
     FOUND = "found"
-    """It does."""
+    """Calls find it."""
 
     OTHER = "other key"
     """Calls look for another key: templates, compiler or options have changed."""
 
     REFUSED = "refused"
-    """No call looks for it: the rules of its target refuse the config now."""
+    """No call looks for it, because the rules of its target now refuse the config."""
 
     CPU = "other CPU"
-    """This processor cannot run its host part."""
+    """The processor of this machine cannot run its host part."""
 
     DAMAGED = "damaged"
     """Its record cannot be read."""
 
     UNKNOWN = "unknown"
-    """No compiler is installed to look for a key of, or nothing here reads its config."""
+    """
+    Unknown: no compiler is installed, which the key of calls depends on, or this installation
+    cannot read its config.
+    """
 
 
 @frozen
@@ -59,9 +62,9 @@ class Row:
     Attributes:
         info: Its line in a list of entries.
         state: Whether calls find it.
-        reason: Why not; empty where they do.
+        reason: Why calls do not find it; empty if they do.
         created: When it was compiled, ISO 8601; empty where its record cannot be read.
-        compile_s: Seconds that this took.
+        compile_s: Seconds that compiling it took.
     """
 
     info: EntryInfo
@@ -74,7 +77,7 @@ class Row:
 @frozen
 class CacheReport:
     """
-    A cache.
+    The report of a cache.
 
     Attributes:
         root: Its folder.
@@ -84,7 +87,7 @@ class CacheReport:
         stats: Totals of the own root.
         rows: Every entry, the last used first.
         failures: Remembered failures by key.
-        damages: What lies in quarantine.
+        damages: Entries in quarantine.
     """
 
     root: str
@@ -108,7 +111,7 @@ class CacheReport:
 
 
 def report(store: Store) -> CacheReport:
-    """Look over a cache; loads nothing of it."""
+    """Return the report of a cache, without loading its kernels."""
     metas = {meta.key: meta for meta in store.metas()}
     rows = [_row(info, metas.get(info.key)) for info in store.entries()]
     return CacheReport(
@@ -133,7 +136,7 @@ def _row(info: EntryInfo, meta: Meta | None) -> Row:
 
 
 def _state(meta: Meta) -> tuple[State, str]:
-    """Return whether calls find an entry, and why not."""
+    """Return whether calls find an entry, and otherwise the reason."""
     try:
         config, arch = Config.parse(meta.name)
         verdict = check(config, arch)
@@ -154,7 +157,8 @@ def _state(meta: Meta) -> tuple[State, str]:
 
 def _fields(meta: Meta, wanted: dict[str, object]) -> Iterator[str]:
     """
-    Yield the fields in which a key document differs from the one that calls look for, briefly.
+    Yield short texts of the fields in which a key document differs from the one that calls look
+    for.
     """
     ((_, differences),) = inventory.nearest([meta], wanted, 1)
     seen = set()

@@ -2,13 +2,13 @@
 """
 Source, PTX and SASS as lines, each with the line of the source that it comes from.
 
-The compiler notes it in PTX (``.loc``), and ptxas notes which line of PTX each machine instruction
-comes from, which nvdisasm prints. So both go through the PTX, where `jitgen.emulator` undoes the
-habits of the compiler's notes. One line of source makes many of PTX, in several places: loops are
-unrolled, functions inlined. So a line here has one origin, and an origin many lines.
-
-ptxas notes no lines for warpgroup MMAs: each would count to the instruction before it. They keep
-their order, so the first of PTX is the first of the machine code, and so on.
+The compiler writes the line of the source into PTX (``.loc``). ptxas records the line of PTX of
+each machine instruction, and nvdisasm prints it. So the origins of both are found through PTX,
+where `jitgen.emulator` corrects the lines that the compiler wrote. One line of source gives many
+lines of PTX in several places, because loops are unrolled and functions inlined. So a line of code
+has one origin, but an origin has many lines. ptxas records no lines for warpgroup MMAs, which would
+therefore get the line of the instruction before. Their order is the same in PTX and in machine
+code, so the n-th one of PTX is the n-th one of the machine code.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Line:
 
     Attributes:
         text: The line.
-        origin: The line of the source that it comes from, counted from 1; None where it is not
-            known, and of lines that are no code.
+        origin: The line of the source that it comes from, counted from 1; None if it is not known
+            and for lines that are no code.
         number: Its number in its text, counted from 1; 0 for code with addresses.
-        operation: The first word of a machine instruction, such as ``FFMA``; else empty.
+        operation: The first word of a machine instruction, such as ``FFMA``; empty for other lines.
     """
 
     text: str
@@ -111,7 +111,7 @@ def _ptx(text: str) -> Iterator[Line]:
 
 
 def _is_ptx(row: str) -> bool:
-    """Say whether a line of PTX is an instruction."""
+    """Return whether a line of PTX is an instruction."""
     text = row.strip()
     return bool(text) and not text.startswith((".", "//", "{", "}", "$", ")")) and text[-1] != ":"
 
@@ -148,13 +148,13 @@ def _matrix_origins(text: str, origins: Sequence[int | None]) -> list[int | None
 
 def _placed(lines: list[Line], origins: list[int | None]) -> Iterator[Line]:
     """
-    Yield `lines`, those of warpgroup MMAs with the lines of the source that they come from.
+    Yield `lines`, in which warpgroup MMAs get the lines of the source that they come from.
 
     Args:
-        lines: Of the machine's code.
-        origins: Number of the source's line of each warpgroup MMA of the PTX; None: not known. If
-            the machine's code has another number of them, all have None, or the only line that
-            there is.
+        lines: Lines of machine code.
+        origins: The line of the source of each warpgroup MMA of the PTX; None if it is not known.
+            If the machine code has another number of them, all get None, or the only line if there
+            is just one.
     """
     total = sum(line.operation in _OF_MACHINE for line in lines)
     if total != len(origins):  # a loop was unrolled below PTX
@@ -194,7 +194,7 @@ CLASSES = {
 }
 """
 Classes of machine instructions, with their titles; anything else is integer arithmetic. A star
-stands for any letters; the longest pattern that fits counts.
+matches any letters; the longest matching pattern counts.
 """
 
 INTEGER = "integer", "integers and moves"

@@ -13,7 +13,7 @@ from jitgen.inspect.kernel import Inspected
 from jitgen.support.frozen import frozen
 
 ABSENT = ""
-"""Value shown where one of the two kernels has none."""
+"""The text for a kernel that has no value."""
 
 _CONTEXT = 3
 
@@ -33,8 +33,8 @@ class Row:
     A line of the difference of two sources.
 
     Attributes:
-        sign: ``-`` of the first alone, ``+`` of the second alone, a space of both, ``@`` of a gap.
-        one, other: Numbers of the line in each; 0 where it is not there.
+        sign: ``-``: only in the first; ``+``: only in the second; a space: in both; ``@``: a gap.
+        one, other: Numbers of the line in each source; 0 in a source without it.
         text: The line.
     """
 
@@ -50,10 +50,10 @@ class Difference:
     Two kernels.
 
     Attributes:
-        names: Of the first and the second.
+        names: Names of the first and the second kernel.
         changes: Fields that differ, by part: config, numbers, key, resources.
         operations: Machine instructions whose counts differ: class, operation, counts.
-        source: The difference of the sources, with three lines around.
+        source: The difference of the sources, with three lines of context.
     """
 
     names: tuple[str, str]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The frame of a page: one self-contained file, with a policy that lets it load nothing.
+The frame of a page: one self-contained file, whose policy allows it to load no other file.
 
-Style and script are allowed by their digests, so injected markup could run no script, fetch nothing
-and send nothing.
+Only the page's style and script are allowed, by their digests, so injected markup could neither run
+a script nor fetch or send data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_BYTES = 3 * 2**20
 
 
 def document(title: str, *body: object) -> str:
-    """Return the page with `body`, which may be markup, and a title."""
+    """Return a page with a title and `body`, which may be markup."""
     style, script = asset("page.css"), asset("page.js")
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "

@@ -15,17 +15,17 @@ _PLACE = re.compile(r"^[^|]*?:(\d+) \((.*?)\) \| ptx:(\d+): |^ptx:(\d+): ")
 @frozen
 class Found:
     """
-    A finding, or a piece that was never executed.
+    A finding, or code that was never executed.
 
     Attributes:
         kind: Its kind; see `jitgen.emulator.findings`.
         severity: ``error`` or ``warning``.
         message: What happened.
-        place: Where, in words.
+        place: A text that says where.
         origin: The line of the source; None where it is not known.
-        ptx: The line of PTX; None likewise.
+        ptx: The line of PTX; None if it is not known.
         context: Problem and mode.
-        count: How often.
+        count: How often it occurred.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Trial:
         is_right: Whether all values are right.
         wrong: Wrong values.
         largest: Largest error over the largest value.
-        seconds: By mode.
+        seconds: Seconds by mode.
     """
 
     problem: str
@@ -66,9 +66,9 @@ class Function:
     The lines of one function.
 
     Attributes:
-        executed: How many were.
-        total: How many there are.
-        never: Which were not.
+        executed: Number of executed lines.
+        total: Number of all lines.
+        never: The lines that were not executed.
     """
 
     executed: int
@@ -82,13 +82,13 @@ class Emulation:
     The result of a kernel in the emulator.
 
     Attributes:
-        is_right: Whether all of it was right.
+        is_right: Whether all results were right.
         trials: The problems.
-        findings: All of them, gaps included.
+        findings: All findings, including code that was never executed.
         never: Lines of the source of which no instruction was executed.
-        times: Executions by warps of lines of PTX, by the first and the last line of each block.
-        instructions: How many were executed, and how many there are.
-        functions: By function of the source.
+        times: For the first and the last line of each block of PTX, how often warps executed it.
+        instructions: The number of executed instructions, and the number of all.
+        functions: The lines of each function of the source.
     """
 
     is_right: bool
@@ -101,7 +101,9 @@ class Emulation:
 
 
 def emulation(verified: Mapping[str, Any]) -> Emulation:
-    """Return the emulation part of a verification, given in the form of its `to_json`."""
+    """
+    Return the emulation part of a verification, which is given as the result of its `to_json`.
+    """
     coverage = verified["coverage"]
     every = [function for each in coverage for function in each["functions"].items()]
     return Emulation(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Limits of a multiprocessor, by family of targets: how many CTAs fit, and the roofs of the roofline.
+Limits of a multiprocessor for each family of targets, which give the number of CTAs on an SM and
+the limits in the roofline.
 
 Sources: CUDA C++ Programming Guide, table of technical specifications by compute capability; rates
 of tensor cores from the data sheets that the cost models cite.
@@ -28,10 +29,10 @@ class Multiprocessor:
         warps: Warps that may be resident.
         ctas: CTAs that may be resident.
         shared_bytes: Shared memory.
-        reserved_bytes: Of that, what the system takes for each CTA.
-        cta_shared_bytes: The most that one CTA may have.
-        tensor_columns: Columns of tensor memory; 0 where there is none.
-        flop: Operations in a cycle of the tensor cores on dense operands, by bits of an element.
+        reserved_bytes: Shared memory that the system uses for each CTA.
+        cta_shared_bytes: Largest shared memory of one CTA.
+        tensor_columns: Columns of tensor memory; 0 if there is none.
+        flop: Operations per cycle of the tensor cores on dense operands, by bits of an element.
     """
 
     registers: int
@@ -77,21 +78,21 @@ MULTIPROCESSORS = {
     ),
 }
 """
-Multiprocessors by family of targets; a target of another family has no occupancy and no roofs on
-its page.
+Multiprocessors by family of targets. Pages of kernels for other families show no occupancy and no
+roofline limits.
 """
 
 
 @frozen
 class Limit:
     """
-    How many CTAs of a kernel one resource holds.
+    The number of CTAs of a kernel for which one resource of an SM suffices.
 
     Attributes:
         resource: Its name.
-        ctas: How many.
-        needs: What a CTA takes, in words.
-        has: What an SM has, in words.
+        ctas: Number of CTAs.
+        needs: A text of the amount that a CTA uses.
+        has: A text of the amount that an SM has.
     """
 
     resource: str
@@ -106,9 +107,9 @@ class Occupancy:
     How many CTAs fit on an SM.
 
     Attributes:
-        limits: By resource.
+        limits: The limit of each resource.
         threads: Threads of a CTA.
-        warps: That an SM may have.
+        warps: Largest number of warps on an SM.
     """
 
     limits: tuple[Limit, ...]
@@ -133,8 +134,8 @@ def occupancy(
     Return how many CTAs fit on an SM; None where the family or the number of threads is not known.
 
     Args:
-        family: Of the target.
-        registers: Of a thread at launch.
+        family: Family of the target.
+        registers: Registers of a thread at launch.
         threads: Threads of a CTA.
         shared_bytes: Static and dynamic shared memory of a CTA.
         tensor_columns: Columns of tensor memory that it allocates.
@@ -194,8 +195,8 @@ class Roofs:
 
     Attributes:
         device: Its name.
-        flop_rate: Operations in a second of its tensor cores, at the clock that it has under load.
-        byte_rate: Bytes in a second of its memory, as the data sheet has it.
+        flop_rate: Operations per second of its tensor cores, at its clock under load.
+        byte_rate: Bytes per second of its memory, from the data sheet.
     """
 
     device: str
@@ -204,7 +205,7 @@ class Roofs:
 
 
 def roofs(family: str, device: Device, bits: int) -> Roofs | None:
-    """Return the roofs for operands of `bits` a value; None where they are not known."""
+    """Return the peak rates for operands of `bits` bits per value; None if they are not known."""
     sm = MULTIPROCESSORS.get(family)
     if sm is None:
         return None

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Lines of code to markup in colours: Python and PTX through Pygments, machine code by three rules.
+Converts lines of code to coloured markup: Python and PTX with Pygments, machine code by three
+rules.
 
-What is coloured becomes an element of one letter, which the style sheet gives its colour: a page
-holds some ten thousand lines, and classes would double its size.
+Coloured text becomes an element with a name of one letter, to which the style sheet gives a colour:
+a page has some ten thousand lines, and classes would double its size.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from pygments.token import _TokenType
 
 COMMENT, KEYWORD, NUMBER, STRING, NAME = "i", "b", "u", "s", "em"
-"""Elements by what they hold."""
+"""Names of elements by the kind of text."""
 
 _SASS = re.compile(
     r"(?P<i>^[0-9a-f]{4,6}(?= )|/\*.*?\*/)|(?P<u>\b0x[0-9a-f]+\b)|(?P<em>\.L\w+)"
     r"|(?P<b>(?<![\w.@!])(?!U?P[\dT]\b)[A-Z][A-Z0-9_]*(?:\.\w+)*)"
 )
 """
-Tokens of machine code: addresses and comments, numbers, labels, and words, one kind of which is
+Tokens of machine code: addresses and comments, numbers, labels, and words, of which one kind is
 coloured.
 """
 
@@ -52,7 +53,10 @@ def lines(listing: Listing) -> Iterator[Markup]:
 
 
 def plain(listing: Listing) -> Iterator[Markup]:
-    """Yield the lines without colours: a third of the size, for a page that would be too large."""
+    """
+    Yield the lines without colours, which take a third of the size, for a page that would be too
+    large.
+    """
     for line in listing.lines:
         yield Markup(html.escape(printable(line.text, keep="\t")))
 
@@ -94,7 +98,10 @@ def _in(name: str, text: str) -> str:
 
 
 def _parts(text: str, *, has_operation: bool) -> Iterable[str]:
-    """Yield a line of machine code: its address, its operation unless that was seen, numbers."""
+    """
+    Yield a line of machine code in parts, in which its address, its operation and numbers are
+    marked. With `has_operation` its words are operands and not marked.
+    """
     done = 0
     for found in _SASS.finditer(text):
         kind = str(found.lastgroup)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers everything that a page shows of one kernel."""
+"""Gathers the data of one kernel that a page shows."""
 
 from __future__ import annotations
 
@@ -52,17 +52,18 @@ class Inspected:
         arch: Its target.
         key: Digest of its key document.
         config: Its config in JSON form.
-        numbers: What follows from the config.
+        numbers: Numbers that follow from the config.
         key_document: All that the artifact's bytes depend on.
-        parts: The templates that its source is made of; empty where the source is not what they
-            give now.
+        parts: The templates from which its source is made; empty if the templates of this
+            installation give another source.
         listings: Source, PTX and SASS; of a kernel for the host, source and its code.
-        resources: What the GPU kernel occupies; None for the host.
-        shared, tensor: Its memory; None where it has none, or the source does not say.
+        resources: Resources of the GPU kernel; None for the host.
+        shared, tensor: The maps of its shared and tensor memory; None if it has none, or the source
+            does not define it.
         occupancy: How many CTAs fit; None for the host.
         speed: Its measurements, and the problems that it is chosen for.
         emulation: Findings of the emulator; None if it did not run.
-        entry: Facts of the entry of the cache, by name; empty where there is none.
+        entry: Properties of its cache entry, by name; empty if there is none.
         notes: Notes for the reader.
     """
 
@@ -101,13 +102,13 @@ def inspected(
     Gather the data of a kernel. Compiles its source with line information, unless that is cached.
 
     Args:
-        source: Its source: the entry's, or as the templates render it now.
+        source: Its source: that of the entry, or the one that the templates render now.
         key: Its key.
-        store: Where measurements are.
-        entry: Its entry in the cache; None where there is none.
+        store: The store of measurements.
+        entry: Its entry in the cache; None if there is none.
         emulates: Whether to run it in the emulator, which takes from seconds to a minute.
-        plan_names: Plans, shipped or files, to look for problems in that it is chosen for; None for
-            all shipped ones.
+        plan_names: Names of shipped plans or plan files, whose problems are searched for those that
+            the kernel is chosen for; None for all shipped plans.
 
     Raises:
         PlanError: There is no such plan.
@@ -158,7 +159,7 @@ def inspected(
 
 
 def _parts(source: Source) -> tuple[tuple[Part, ...], tuple[str, ...]]:
-    """Return the templates that a source is made of, or a note why there are none."""
+    """Return the templates from which a source is made, or a note why there are none."""
     try:
         return origins(source).parts, ()
     except (ConfigError, RenderError) as error:
@@ -193,7 +194,7 @@ def _gpu(source: Source, entry: Entry | None) -> _Code:
 
 
 def _host(source: Source, entry: Entry | None, *, emulates: bool) -> _Code:
-    """Disassemble the cached library: host code has no line table that links it to the source."""
+    """Disassemble the cached library; host code has no line table that maps it to the source."""
     listings = [code.source(source.text)]
     notes = ["Kernels for the host have no line table: source and code are not linked."]
     if emulates:
@@ -209,7 +210,7 @@ def _host(source: Source, entry: Entry | None, *, emulates: bool) -> _Code:
 
 
 def numbers(derived: object) -> list[Number]:
-    """Return the numbers of a verdict, each with its line in the docstring of their class."""
+    """Return the numbers of a verdict, each with its text in the docstring of their class."""
     meanings: dict[str, str] = {}
     # Fields of base classes are documented where they are declared.
     for kind in reversed(type(derived).__mro__):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-HTML that is escaped by construction: a text becomes markup through `escaped` alone.
+HTML with all text escaped: only `escaped` makes markup from a text.
 
 Names, reasons and sources come from files that other users may have written. So a plain string is
 never markup: `tag` escapes every child and every value of an attribute that is not `Markup`.
@@ -17,19 +17,19 @@ _EMPTY = frozenset({"input", "meta", "line", "rect", "circle", "path"})
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text in HTML, which is not escaped again."""
 
     __slots__ = ()
 
     def __html__(self) -> str:
-        """Return itself: templates of Jinja do not escape it again."""
+        """Return the markup, so that Jinja does not escape it again."""
         return self
 
 
 def escaped(value: object) -> Markup:
     """
-    Return `value` as markup. Markup is returned as it is; the text of anything else has every
-    special character escaped, and characters that reorder or hide text shown as escapes.
+    Return `value` as markup. Markup is returned unchanged. In the text of any other value all
+    special characters are escaped, and characters that reorder or hide text are shown as escapes.
     """
     if isinstance(value, Markup):
         return value
@@ -46,10 +46,10 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     Return an element.
 
     Args:
-        name: Of the element.
+        name: Name of the element.
         children: Texts, which are escaped, and markup.
-        attributes: By name: ``class_`` is class, ``data_line`` is data-line. True is an attribute
-            without a value, None and False are none.
+        attributes: Attributes by name: ``class_`` is class, ``data_line`` is data-line. True gives
+            an attribute without a value, None and False give no attribute.
     """
     words = "".join(
         f" {_attribute(key)}" if value is True else f' {_attribute(key)}="{escaped(value)}"'

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A kernel's speed: the problems that it was measured for, here or before jitgen was shipped, and
-those that it is chosen for, with the selector's reason.
+A kernel's speed: the problems for which it was measured, on this machine or before jitgen was
+shipped, and those for which it is chosen, with the selector's reason.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from jitgen.selection.record import TuningRecord
 
 MOST = 200
-"""Measurements on a page; the table of a device has some hundred."""
+"""Largest number of measurements on a page; the table of a device has some hundred."""
 
 _MOST_REASONS = 16
 
 Choose = Callable[..., Choice]
-"""A function that chooses for one device."""
+"""A function that chooses the kernel of a problem for one device."""
 
 
 @frozen
@@ -47,15 +47,15 @@ class Measurement:
 
     Attributes:
         problem: Problem that represents the bucket.
-        time_us: Of this kernel.
+        time_us: Time of this kernel.
         winner: Name of the fastest kernel.
-        best_us: Of that one.
+        best_us: Time of the fastest kernel.
         rivals: How many kernels were measured.
         source: ``tuned`` or ``shipped``.
         device: Name of the device.
-        date: When, in ISO 8601.
-        flop: Operations; 0 of what multiplies nothing.
-        traffic: Bytes that cross memory, as the cost model counts them.
+        date: Date of the measurement, ISO 8601.
+        flop: Operations; 0 for kernels that multiply nothing.
+        traffic: Bytes that are read and written, as the cost model counts them.
     """
 
     problem: Problem
@@ -71,17 +71,17 @@ class Measurement:
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte."""
+        """Operations per byte."""
         return self.flop / self.traffic if self.traffic else 0.0
 
     @property
     def flop_rate(self) -> float:
-        """Operations in a second."""
+        """Operations per second."""
         return self.flop / self.time_us * 1e6
 
     @property
     def byte_rate(self) -> float:
-        """Bytes in a second."""
+        """Bytes per second."""
         return self.traffic / self.time_us * 1e6
 
 
@@ -92,10 +92,10 @@ class Reason:
 
     Attributes:
         problem: Problem that represents the bucket.
-        source: What decided: ``tuned``, ``shipped``, ``model``, ...
+        source: The source of the decision: ``tuned``, ``shipped``, ``model``, ...
         why: The reason in one sentence.
-        plan: The plan that holds the problem; empty where it was measured.
-        device: Name of the device that it is chosen for.
+        plan: The plan that contains the problem; empty for a measured problem.
+        device: Name of the device for which it is chosen.
     """
 
     problem: Problem
@@ -111,11 +111,11 @@ class Speed:
     Measurements and reasons of one kernel.
 
     Attributes:
-        measurements: By problem; the first `MOST`.
-        reasons: For some of the problems that it is chosen for, on the first of the target's
-            devices that chooses it for any.
-        roofs: Of the devices that it was measured on.
-        excluded: Why it must not be chosen here; empty where it may.
+        measurements: The first `MOST` measurements, by problem.
+        reasons: Reasons of some of the problems for which it is chosen, on the first of the
+            target's devices for which it is chosen at all.
+        roofs: Peak rates of the devices on which it was measured.
+        excluded: Why it must not be chosen on this machine; empty if it may.
     """
 
     measurements: tuple[Measurement, ...]
@@ -128,12 +128,12 @@ def speed_of(
     config: Config, arch: Arch, store: Store, plan_names: Iterable[str] | None = None
 ) -> Speed:
     """
-    Return the speed of a kernel, from records alone.
+    Return the speed of a kernel from records, without measuring.
 
     Args:
-        config: The kernel's.
+        config: Config of the kernel.
         arch: Its target.
-        store: Where measurements made here are.
+        store: The store with this machine's measurements.
         plan_names: Plans whose problems it may be chosen for; None for the shipped ones.
     """
     name = config.name(arch)
@@ -213,13 +213,13 @@ def _traffic(problem: Problem, config: Config, arch: Arch, name: str) -> int:
 
 
 def _bits(config: Config) -> int:
-    """Return the bits of the wider operand, at whose rate tensor cores multiply."""
+    """Return the bits of the wider operand, which determine the rate of the tensor cores."""
     operands: Operands | None = getattr(config, "operands", None)
     return max(operands.a_dtype.bits, operands.b_dtype.bits) if operands else 0
 
 
 def _may_serve(config: Config, problem: Problem) -> bool:
-    """Say whether a config and a problem agree in all that both have, their types included."""
+    """Return whether a config and a problem agree in all common fields, including their types."""
     if problem.op != config.op:
         return False
     fields = {spec.name for spec in dataclasses.fields(config)}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The map of shared and of tensor memory, read from the generated source itself.
+The maps of shared and tensor memory, derived from the generated source.
 
-A kernel's shared memory is one struct, whose fields name their types, lengths and alignments in
-constants of the same file. These are computed here as Python would, from the text alone: nothing of
-the source is run. If any of it is no such arithmetic there is no map.
+A kernel's shared memory is one struct, whose fields have types, lengths and alignments given by
+constants of the same file. Their values are computed here from the text with Python's rules; the
+source is not run. If an expression is no arithmetic with such constants, there is no map.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Region:
 
     Attributes:
         name: Its name in the source.
-        start: Where it begins, in bytes or columns.
-        size: How many there are; 0 has none.
+        start: Its first byte or column.
+        size: Number of bytes or columns; 0 for an empty region.
         detail: Its element type and length.
     """
 
@@ -63,7 +63,7 @@ class Region:
 
     @property
     def end(self) -> int:
-        """First offset behind the region."""
+        """The offset after the region."""
         return self.start + self.size
 
 
@@ -73,9 +73,9 @@ class MemoryMap:
     The regions of a memory, in order.
 
     Attributes:
-        regions: What is used.
-        total: What is allocated.
-        limit: What there is; 0 where it is not known.
+        regions: The used regions.
+        total: The allocated size.
+        limit: The available size; 0 if it is not known.
         unit: ``bytes`` or ``columns``.
     """
 
@@ -91,7 +91,7 @@ def shared(source: str, total: int, limit: int) -> MemoryMap | None:
 
     Args:
         source: The generated source.
-        total: Bytes that are launched with.
+        total: Bytes of shared memory at launch.
         limit: Bytes that a CTA may have.
     """
     tree = ast.parse(source)
@@ -110,7 +110,8 @@ def shared(source: str, total: int, limit: int) -> MemoryMap | None:
 def tensor(source: str, limit: int) -> MemoryMap | None:
     """
     Return the map of a CTA's tensor memory, in columns of 128 lanes x 32 bits; None for kernels
-    without: sums first, one buffer for each stage, then scale factors where there are any.
+    without tensor memory. Sums come first, in one buffer for each stage, then scale factors if
+    there are any.
     """
     known = constants(ast.parse(source))
     columns = _integers(known, "TMEM_COLUMNS", "NUM_ACC_STAGE", "TILE_N")
@@ -131,16 +132,13 @@ def tensor(source: str, limit: int) -> MemoryMap | None:
 
 
 def _integers(known: Mapping[str, object], *names: str) -> list[int] | None:
-    """Return the values of constants; None where one of them is no integer."""
+    """Return the values of constants; None if one of them is no integer."""
     found = [each for name in names if isinstance(each := known.get(name), int)]
     return found if len(found) == len(names) else None
 
 
 def constants(tree: ast.Module) -> dict[str, object]:
-    """
-    Return the constants of a file by name: integers and booleans, and the bits of types as
-    `_Type`.
-    """
+    """Return the constants of a file by name: integers and booleans, and types as `_Type`."""
     known: dict[str, object] = {name: _Type(name=name, width=bits) for name, bits in _BITS.items()}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -153,7 +151,7 @@ def constants(tree: ast.Module) -> dict[str, object]:
 
 @frozen
 class _Type:
-    """An element type; generated sources ask for its ``width``."""
+    """An element type; generated sources use its ``width``."""
 
     name: str
     width: int
@@ -209,7 +207,7 @@ def _integer(node: ast.expr, known: Mapping[str, object]) -> int:
 
 
 def _value(node: ast.expr, known: Mapping[str, object]) -> object:
-    """Return the value of an expression; raises _Unknown where it is anything but arithmetic."""
+    """Return the value of an expression; raises _Unknown if it is no arithmetic."""
     match node:
         case ast.Constant(value=bool() | int() as value):
             return value

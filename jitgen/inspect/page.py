@@ -19,7 +19,8 @@ _KEY_DIGITS = 12
 
 def page(kernel: Inspected, against: Inspected | None = None) -> str:
     """
-    Return the page of `kernel`, or of it and another: HTML in one file of at most 3 MiB.
+    Return the page of `kernel`, or with `against` that of both kernels: HTML in one file of at most
+    3 MiB.
 
     Raises:
         ToolchainError: Pygments is not installed.

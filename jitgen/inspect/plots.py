@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Drawings of a page, in SVG: bars, maps of memory, the roofline. Colours are classes of the style
-sheet, for a policy that forbids styles in attributes; every drawing says in words what it shows.
+sheet, because the page's policy forbids styles in attributes. Every drawing has a text that
+describes it.
 """
 
 from __future__ import annotations
@@ -62,13 +63,14 @@ def bars(label: str, rows: Sequence[tuple[str, int, str]]) -> Markup:
 
 def columns(label: str, rows: Sequence[tuple[str, str, Sequence[float]]], unit: str) -> Markup:
     """
-    Return columns side by side, such as of a day's hours; the highest has the whole height.
+    Return columns side by side, for example one for each hour of a day; the highest has the whole
+    height.
 
     Args:
         label: What it shows.
-        rows: Of each column the name below it, which may be empty, the words that a reader gets for
-            it, and the parts that are stacked in it, in the colours of `key`.
-        unit: What is counted, as it stands at the top of the scale.
+        rows: For each column: the name below it, which may be empty, the text that describes it,
+            and the parts that are stacked in it, in the colours of `key`.
+        unit: The unit, which is shown at the top of the scale.
     """
     left, top, width, height = 52, 20, _NARROW, 100
     most = max((sum(parts) for _, _, parts in rows), default=0.0)
@@ -132,14 +134,15 @@ def memory(label: str, found: MemoryMap) -> Markup:
 
 
 def key(names: Iterable[str]) -> Iterator[Markup]:
-    """Yield a swatch beside each name, in the colours of plots one after the other."""
+    """Yield each name with a swatch, in the order of the colours of plots."""
     for at, name in enumerate(names):
         yield joined((tag("span", class_=f"swatch c{at % _COLOURS}", aria_hidden="true"), name))
 
 
 def roofline(label: str, found: Sequence[Measurement], roofs: Sequence[Roofs]) -> Markup | None:
     """
-    Return rate over intensity, both on logarithmic scales; None where nothing has an intensity.
+    Return a plot of rate over intensity, both on logarithmic scales; None if no measurement has an
+    intensity.
     """
     points = [each for each in found if each.flop and each.traffic]
     if not points or not roofs:
@@ -180,7 +183,7 @@ class _Axes:
         self._y = math.floor(math.log10(min(up))), math.ceil(math.log10(max(up) * 1.2))
 
     def place(self, intensity: float, rate: float) -> tuple[float, float]:
-        """Return where a point lies."""
+        """Return the place of a point in the drawing."""
         width = _WIDTH - self._LEFT - self._RIGHT
         height = self.HEIGHT - self._TOP - self._BOTTOM
         x = (math.log10(intensity) - self._x[0]) / (self._x[1] - self._x[0])
@@ -202,7 +205,9 @@ class _Axes:
         yield _text(4, 12, "TFLOP/s", "label")
 
     def roof(self, of: Roofs) -> Iterator[Markup]:
-        """Yield the slope of memory and the flat part of the tensor cores."""
+        """
+        Yield the limits of a device: the slope of memory and the flat part of the tensor cores.
+        """
         ridge = of.flop_rate / of.byte_rate
         start = max(10.0 ** self._x[0], 10.0 ** self._y[0] / of.byte_rate)
         points = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections of the page of one kernel, each from its part of the gathered facts."""
+"""The sections of the page of one kernel, each made from a part of the gathered data."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def notes(kernel: Inspected) -> Markup:
 
 
 def templates(kernel: Inspected, number: int) -> Markup | None:
-    """Return the templates that the source is made of, each with a link to its first line."""
+    """Return the templates from which the source is made, each with a link to its first line."""
     if not kernel.parts:
         return None
     rows = [
@@ -158,8 +158,8 @@ def occupancy(kernel: Inspected) -> Markup | None:
 
 def speed(found: Speed, name: str) -> Markup:
     """
-    Return the measurements, under the device's roofs, and the problems that the kernel is chosen
-    for.
+    Return the measurements with the device's limits, and the problems for which the kernel is
+    chosen.
     """
     parts: list[object] = []
     if drawing := plots.roofline(f"Roofline of {name}", found.measurements, found.roofs):
@@ -217,7 +217,7 @@ def _measurements(found: tuple[Measurement, ...]) -> Markup:
 
 
 def numbers(kernel: Inspected) -> Markup:
-    """Return the numbers that the rules derive from the config and that the template gets."""
+    """Return the numbers that the rules derive from the config and pass to the template."""
     rows = [
         (tag("span", number.name, class_="name"), f"{number.value:,}", number.meaning)
         if not isinstance(number.value, bool)
@@ -228,7 +228,7 @@ def numbers(kernel: Inspected) -> Markup:
 
 
 def emulation(found: Emulation | None, number: int) -> Markup:
-    """Return the findings of the emulator; a hint how to run it, if it did not run."""
+    """Return the findings of the emulator, or a hint how to run it if it did not run."""
     if found is None:
         words = "It was not asked: jitgen inspect --emulate runs it, and marks what it executed."
         return tag("p", words, class_="note")

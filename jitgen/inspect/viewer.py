@@ -21,7 +21,7 @@ def viewer(kernel: Inspected, number: int, highlight: Highlight) -> Markup:
 
     Args:
         kernel: The kernel.
-        number: Which one of the page; 0 or 1.
+        number: Number of the kernel on the page, 0 or 1.
         highlight: Colours a listing.
     """
     listings = kernel.listings
@@ -75,7 +75,9 @@ def _pane(kernel: Inspected, number: int, listing: Listing, highlight: Highlight
 
 
 def _line(line: Line, text: Markup, listing: Listing, marks: _Marks, number: int) -> str:
-    """Return a line; as short as can be, for there are ten thousand of them."""
+    """
+    Return the markup of a line, as short as possible, because a page has ten thousand of them.
+    """
     words = f"<p data-l={line.origin}" if line.origin is not None else "<p"
     if line.number:
         words += f" data-n={line.number}"
@@ -118,7 +120,7 @@ class _Marks:
 
 
 def lines_to(number: int, origin: int | None) -> Markup:
-    """Return a link to a line of the source of kernel `number`; nothing where it is not known."""
+    """Return a link to a line of the source of kernel `number`; empty if the line is not known."""
     if origin is None:
         return joined(())
     return tag("a", f"line {origin}", href=f"#k{number}-{origin}")

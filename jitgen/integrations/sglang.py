@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-SGLang: jitgen in the place of its fused Triton experts, for bfloat16 and for FP8 with scales for
-128 x 128.
+SGLang: jitgen as the replacement of its fused Triton experts, for bfloat16 weights and for FP8
+weights with scales for 128 x 128 blocks.
 
-SGLang finds `register` as an entry point of ``sglang.srt.plugins``, and it does something only
-where ``SGLANG_PLUGINS`` names ``jitgen``; then ``--moe-runner-backend triton`` is jitgen. Layers of
-another kind keep SGLang's own experts, and a warning says why. Written for SGLang 0.5.23 and never
-run inside of it: its parts were tested with stand-ins for SGLang's.
+SGLang finds `register` as an entry point of ``sglang.srt.plugins``. The function has an effect only
+if ``SGLANG_PLUGINS`` names ``jitgen``; then ``--moe-runner-backend triton`` uses jitgen. Layers of
+another kind keep SGLang's experts, and a warning says why. The module was written for SGLang 0.5.23
+and was never run inside it: its parts were tested with substitutes of SGLang's classes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ NAME = "jitgen"
 
 _RUNNERS = "sglang.srt.layers.moe.moe_runner"
 _PLACE = ("none", "triton")
-"""SGLang's names for what jitgen replaces: tokens that stay on their rank, fused Triton experts."""
+"""
+SGLang's names of the parts that jitgen replaces: tokens that stay on their rank, and fused Triton
+experts.
+"""
 
 
 def register() -> None:
     """
-    Take the place of SGLang's fused Triton experts, if ``SGLANG_PLUGINS`` names jitgen.
+    Replace SGLang's fused Triton experts, if ``SGLANG_PLUGINS`` names jitgen.
 
     Raises:
-        ImportError: This SGLang has other modules than the one that this was written for.
-        KeyError: It has no such experts to replace.
+        ImportError: The modules of this SGLang differ from those of the version for which this was
+            written.
+        KeyError: This SGLang has no fused Triton experts.
     """
     if NAME not in os.environ.get("SGLANG_PLUGINS", "").split(","):
         return

@@ -32,7 +32,10 @@ _MOST_LAYERS = 1024
 """Most layers whose chains are kept; each chain keeps the memory of its weights."""
 
 Fused = Callable[[Any, Any, Any], Any]
-"""Takes dispatched tokens, weights and the config of a runner; returns what is combined."""
+"""
+Takes dispatched tokens, weights and the config of a runner; returns the input of SGLang's combine
+step.
+"""
 
 
 def fused(usual: Fused) -> Fused:
@@ -88,7 +91,7 @@ def refusal(dispatched: Any, weights: Any, layer: Any) -> str:
 
 
 def _is_deterministic() -> bool:
-    """Say whether SGLang was started with --enable-deterministic-inference."""
+    """Return whether SGLang was started with --enable-deterministic-inference."""
     return os.environ.get(_DETERMINISTIC, "").lower() in ("1", "true")
 
 
@@ -99,7 +102,7 @@ def _sources(given: Any) -> tuple[Tensor | None, ...]:
 
 
 def _chain(given: Any, layer: Any, top_k: int) -> Chain:
-    """Return the chain of a layer's weights, with its kernels in the store."""
+    """Return the chain of a layer's weights, and bring its kernels into the store."""
     scales = (None if each is None else each.detach() for each in _sources(given)[2:])
     w13_scale, w2_scale = scales
     weights = ExpertWeights(

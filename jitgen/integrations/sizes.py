@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The layer that an engine describes before its weights exist, and the kernels that follow from it.
+The sizes of a layer, which an engine knows before its weights exist, and the kernels for these
+sizes.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class Sizes:
         hidden: Columns of a token.
         intermediate: Columns between the products, on this rank.
         experts: Experts of the whole layer.
-        local_experts: Of them here.
+        local_experts: Experts on this rank.
         top_k: Experts of a token.
-        form: What tokens are quantised to: ``block128`` or ``row`` where weights are FP8 with
-            scales for each 128 x 128 or each row; ``none`` where they are bfloat16.
+        form: Scales of quantised tokens: ``block128`` or ``row`` for FP8 weights with scales for
+            each 128 x 128 block or each row; ``none`` for bfloat16 weights.
         gate: Fields of `MoEConfig` for the activation, with their values.
         has_bias: Whether products have biases.
     """
@@ -65,7 +66,7 @@ class Sizes:
         return plans.of(chain, max_tokens, None, name=name)
 
     def _weights(self, is_gated: bool) -> ExpertWeights:
-        """Return weights without memory, as far as plans look at them."""
+        """Return weights without memory, which is enough for a plan."""
         found: dict[str, Any] = {}
         shapes = {
             "w13": ((1 + is_gated) * self.intermediate, self.hidden),
@@ -109,8 +110,8 @@ _seen: set[tuple[Sizes, int, Arch]] = set()
 
 def prewarmed(sizes: Sizes, *, max_tokens: int) -> None:
     """
-    Compile the kernels into the store, once for all layers of these sizes; after a failure the next
-    layer tries again.
+    Compile the kernels into the store, once for all layers of these sizes. After a failure the next
+    layer compiles them again.
     """
     arch = default_arch()
     if (sizes, max_tokens, arch) in _seen:

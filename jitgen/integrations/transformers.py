@@ -7,10 +7,10 @@ transformers: jitgen as an implementation of experts, for inference and for trai
     integration.register()
     model = AutoModelForCausalLM.from_pretrained(name, experts_implementation="jitgen")
 
-It serves every module of experts behind transformers' interface. Without gradients, bfloat16 and
-FP8 weights go through the launches of `jitgen.moe`; an activation that no kernel has, and a norm
-behind each expert, are the model's own code. Weights of other types, and all that trains, are
-products with torch's operations between them.
+It serves every module of experts that uses transformers' interface. Without gradients, layers with
+bfloat16 and FP8 weights run as the launches of `jitgen.moe`; an activation that no kernel computes,
+and a norm after each expert, run as the model's own code. Layers with weights of other types, and
+all training, run as jitgen's products with torch's operations between them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ IMPLEMENTATION = "jitgen"
 
 def register() -> None:
     """
-    Make ``experts_implementation="jitgen"`` known to transformers; again is as well.
+    Register ``experts_implementation="jitgen"`` with transformers. Further calls have no effect.
 
     Raises:
         ToolchainError: transformers is not installed, or older than 5.
@@ -70,17 +70,17 @@ def experts_forward(
     self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
     """
-    Compute a module of experts, as transformers calls its implementations.
+    Compute a module of experts; transformers calls this function as an implementation.
 
-    Products are computed in the type of the weights, and under torch.autocast in autocast's; FP8
-    weights are multiplied with tokens that are quantised as they come.
+    Products are computed in the type of the weights, or under torch.autocast in autocast's type.
+    FP8 weights are multiplied with tokens that this call quantises.
 
     Args:
         self: The module: `gate_up_proj` (E, 2 I, H) and `down_proj` (E, H, I) of a float type, or
             float8_e4m3fn with scales for each 128 x 128 in `gate_up_proj_scale_inv` and
-            `down_proj_scale_inv`; or of the other kinds that transformers has.
+            `down_proj_scale_inv`; or a module of the other kinds in transformers.
         hidden_states: (T, H), any float type.
-        top_k_index: (T, k): experts of each token; those that are not here are skipped.
+        top_k_index: (T, k): experts of each token; experts that are not on this device are skipped.
         top_k_weights: (T, k), any float type.
 
     Returns:
@@ -88,7 +88,7 @@ def experts_forward(
 
     Raises:
         InputError: The module or a tensor is of another kind, there are no kernels for the type, or
-            a gradient is asked for that FP8 experts have not.
+            a gradient is needed that FP8 experts do not have.
     """
     if _is_chained(self, hidden_states, top_k_weights):
         chain = chain_of(self, top_k_index.shape[-1])
@@ -99,7 +99,7 @@ def experts_forward(
 
 
 def _is_chained(module: nn.Module, hidden_states: Tensor, top_k_weights: Tensor) -> bool:
-    """Say whether a call goes through the launches of `jitgen.moe`."""
+    """Return whether a call runs as the launches of `jitgen.moe`."""
     if not has_chain(module):
         return False
     weight = getattr(module, names_of(module)[0])
@@ -112,28 +112,30 @@ def _is_chained(module: nn.Module, hidden_states: Tensor, top_k_weights: Tensor)
 
 def use_mxfp4(model: nn.Module, use: bool = True) -> int:
     """
-    Let the experts of gpt-oss be multiplied in MXFP4, as its checkpoint has them.
+    Multiply the experts of gpt-oss as MXFP4, the format of its checkpoint.
 
-    transformers turns that checkpoint into bfloat16, and without this call those weights are read.
-    This makes copies of them, of 4.25 bits a weight beside the model's own, which calls without
-    gradients multiply; where MXFP4 has not all of a layer's values, as after training, its weights
-    are read as they lie. It waits for the device. Call it before `prewarm`.
+    transformers converts the weights of that checkpoint to bfloat16, and by default kernels read
+    these bfloat16 weights. This function makes MXFP4 copies of them, which take 4.25 bits per
+    weight in addition to the model's weights, and calls without gradients read the copies. If MXFP4
+    cannot represent all values of a layer, for example after training, the layer has no copies and
+    its bfloat16 weights are read. The function waits for the device. Call it before `prewarm`.
 
-    The copies are made anew where a weight is another tensor, has other memory, or was written to,
-    as far as torch counts that: `copy_`, `load_state_dict`, an optimiser's step. Not counted are
-    writes through ``.data``, as merging an adapter does, those of FSDP, of kernels that got an
-    address and of a CUDA graph that is replayed: call this again after them. A captured graph, too,
-    keeps the copies that it was captured with, and what torch.compile makes reads bfloat16.
+    The copies are made again if a weight becomes another tensor, has other memory, or was written
+    in a way that torch counts: `copy_`, `load_state_dict`, an optimiser's step. torch does not
+    count writes through ``.data`` (for example when an adapter is merged), writes of FSDP, of
+    kernels that received an address, and of a replayed CUDA graph: call this function again after
+    them. A captured graph keeps reading the copies with which it was captured. Code that
+    torch.compile makes reads the bfloat16 weights.
 
     Args:
         model: A model of transformers'.
-        use: False gives the copies back.
+        use: False frees the copies.
 
     Returns:
-        How many of its layers have copies now.
+        The number of layers that have copies now.
 
     Raises:
-        InputError: It has no such experts, or weights of which nothing may be kept.
+        InputError: The model has no experts of gpt-oss, or weights of which no copies may be kept.
     """
     modules = [each for each in model.modules() if is_gpt_oss(each)]
     if not modules:
@@ -153,16 +155,18 @@ def plan(
     name: str = "model",
 ) -> Plan:
     """
-    Return every kernel that the experts of `model` can ask for without gradients.
+    Return a plan of every kernel that the experts of `model` can need without gradients.
 
     Args:
         model: A model of transformers'.
-        max_tokens: Most tokens at once: those of a whole batch; None: of a chunk.
-        arch: The target; None: the one that this process would use.
-        name: What the plan is called.
+        max_tokens: Largest number of tokens of a call: those of a whole batch; None: those of a
+            chunk.
+        arch: The target; None: the target of this process.
+        name: Name of the plan.
 
     Raises:
-        InputError: A module of experts is of a kind that jitgen does not serve, or there is none.
+        InputError: A module of experts is of a kind that jitgen does not serve, or the model has no
+            such module.
     """
     plans.require_tokens(max_tokens)
     target = plans.target(arch)
@@ -191,12 +195,12 @@ def prewarm(
     arch: Arch | str | None = None,
     **options: Any,
 ) -> PrewarmReport:
-    """Bring every kernel of `plan` into the store: `jitgen.prewarm`, with its options."""
+    """Compile every kernel of `plan` into the store, with `jitgen.prewarm` and its options."""
     return prewarm_plan(plan(model, max_tokens=max_tokens, arch=arch), arch=arch, **options)
 
 
 def _experts(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield every module of experts behind transformers' interface."""
+    """Yield every module of experts that uses transformers' interface."""
     for module in model.modules():
         if hasattr(module, "down_proj") and hasattr(module, "_is_expert_parallel"):
             yield module

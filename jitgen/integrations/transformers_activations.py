@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Activations of transformers' modules of experts, in jitgen's words.
+Activations of transformers' modules of experts as fields of `MoEConfig`.
 
-A module says its activation in code: `act_fn`, and for some classes a gate of their own. Those that
-kernels compute are listed here by name, and tests compare each with the module's own code; a module
-with anything else keeps that code between its products.
+A module defines its activation in code: by `act_fn`, and in some classes by a special gate. The
+activations that kernels compute are listed here by name, and tests compare each with the module's
+code. For any other activation the module's code runs between its products.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GATED = {
     **dict.fromkeys(_GELUS, Activation.GEGLU),
     **dict.fromkeys(_TANH_GELUS, Activation.GEGLU_TANH),
 }
-"""Classes of `act_fn`, or its name, and what it is between a gate and an up."""
+"""Classes of `act_fn`, or its name, and the activation of `MoEConfig` with a gate."""
 
 _ALONE = {
     **dict.fromkeys(_SILUS, Activation.SILU),
@@ -40,11 +40,12 @@ _ALONE = {
 @frozen
 class _Gate:
     """
-    A gate of a class's own.
+    The special gate of a class.
 
     Attributes:
-        activation: What it computes, with SiLU.
-        numbers: Where a module has the numbers, by their names in `MoEConfig`.
+        activation: The activation of `MoEConfig`, which uses SiLU.
+        numbers: The attributes of a module with the activation's numbers, by their names in
+            `MoEConfig`.
         interleaved: Whether gates and ups alternate.
     """
 
@@ -72,14 +73,14 @@ _OWN = {
         _Gate(activation=Activation.SITU, numbers=_CAPS),
     ),
 }
-"""Classes with a gate of their own."""
+"""Classes with a special gate."""
 
 _PLAIN = ("_default_apply_gate", "BeamExperts._apply_gate")
 """Gates that are ``act_fn(gate) * up``; Beam's in float32, as kernels compute all of them."""
 
 
 def activation_of(module: Any) -> dict[str, Any] | None:
-    """Return the fields of `MoEConfig` for a module's activation; None: no kernel computes it."""
+    """Return the fields of `MoEConfig` for a module's activation; None if no kernel computes it."""
     act_fn = getattr(module, "act_fn", None)
     name = getattr(act_fn, "__name__", type(act_fn).__name__)
     if not getattr(module, "has_gate", True):
@@ -115,7 +116,7 @@ def _named(activation: Activation | None) -> dict[str, Any] | None:
 def _numbered(
     module: Any, activation: Activation, numbers: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Return an activation with its numbers; None: kernels do not take one of them."""
+    """Return an activation with its numbers; None if kernels do not support one of these."""
     found = {name: _at(module, place) for name, place in numbers.items()}
     if not all(
         is_softcap(each) if name in _CAPS else is_number(each) and each > 0

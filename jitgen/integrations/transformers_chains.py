@@ -3,9 +3,9 @@
 The chains of transformers' modules of experts: the launches of `jitgen.moe` with their weights.
 
 A chain refers to the weights of its module and to no copies of them: biases and scales that kernels
-need in another type are converted at each call. So weights may change in any way, and a chain is
-kept as long as they stay in place. The exception are the MXFP4 copies of gpt-oss's weights, which
-are made where the user asks for them.
+need in another type are converted at each call. So values of weights may change in any way, and a
+chain is kept as long as the weights stay in the same memory. The exception are the MXFP4 copies of
+gpt-oss's weights, which are made on request (`hold_mxfp4`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FP8: dict[str, bool] = {
     "has_bias": False,
     "has_post_expert_norm": False,
 }
-"""Attributes of FP8 experts that there is a chain for."""
+"""Attributes that FP8 experts must have for a chain."""
 
 
 @frozen
@@ -51,7 +51,7 @@ class _Kept:
         places: Where the module held its weights.
         top_k: Experts of a token.
         activation: The fields of `MoEConfig` for its activation.
-        config: Config of the MoE layer that it is.
+        config: Config of its MoE layer.
         weights: Its weights, which this record keeps alive.
     """
 
@@ -78,10 +78,11 @@ copies.
 @frozen
 class OwnChain(Chain):
     """
-    A chain with a part of a module's own code: its activation, a norm behind each expert, or both.
+    A chain that runs some of a module's own code: its activation, a norm after each expert, or
+    both.
 
     Attributes:
-        module: Whose.
+        module: The module whose code runs.
         has_activation: Whether a kernel computes its activation.
     """
 
@@ -96,7 +97,7 @@ class OwnChain(Chain):
     ) -> Rows:
         """
         Apply the module's activation to gates and ups, or to values without gates, and quantise the
-        result as the product reads it.
+        result for the second product.
         """
         if self.has_activation:
             return Chain.activate(self, h, pairs, into)
@@ -105,7 +106,7 @@ class OwnChain(Chain):
         return (active, None) if self.weights.activation_format == NONE else per_token_group(active)
 
     def down(self, rows: Rows, pairs: Sorting | Counts, into: Buffers = NEW) -> Tensor:
-        """Return the second product, behind the module's norm if it has one; (T * k, H)."""
+        """Return the second product, followed by the module's norm if it has one; (T * k, H)."""
         y = Chain.down(self, rows, pairs, into)
         if not _has_norm(self.module):
             return y
@@ -114,7 +115,7 @@ class OwnChain(Chain):
 
 
 def has_gate(module: Any) -> bool:
-    """Say whether experts have gates beside ups."""
+    """Return whether experts have gates in addition to ups."""
     return bool(getattr(module, "has_gate", True))
 
 
@@ -128,19 +129,22 @@ def names_of(module: Any) -> tuple[str, str]:
 
 
 def has_chain(module: Any) -> bool:
-    """Say whether a module of experts is of a kind that there is a chain for."""
+    """Return whether there is a chain for a module of experts of this kind."""
     dtype = getattr(module, names_of(module)[0]).dtype
     return dtype is torch.bfloat16 or (dtype is torch.float8_e4m3fn and not beyond_fp8(module))
 
 
 def beyond_fp8(module: Any) -> dict[str, bool]:
-    """Return the attributes of a module that FP8 experts have no chain for."""
+    """Return the attributes of a module of FP8 experts that prevent a chain."""
     have = {name: getattr(module, name, usual) for name, usual in _FP8.items()}
     return {name: value for name, value in have.items() if value != _FP8[name]}
 
 
 def is_gpt_oss(module: nn.Module) -> bool:
-    """Say whether a module has the experts of gpt-oss: (E, K, N), by turns, with a bias."""
+    """
+    Return whether a module has the experts of gpt-oss: weights (E, K, N) with alternating gates and
+    ups, and a bias.
+    """
     return type(module).__name__ == "GptOssExperts"
 
 
@@ -149,7 +153,7 @@ def chain_of(module: Any, top_k: int) -> Chain:
     Return the chain of a module of experts; a new one if its weights have changed.
 
     Raises:
-        InputError: It is of a kind that jitgen does not serve.
+        InputError: The module is of a kind that jitgen does not serve.
     """
     activation = activation_of(module)
     sources = _sources(module)
@@ -180,8 +184,8 @@ def _made(
     copies: dict[str, PrepackedWeights] | None,
 ) -> _Kept:
     """
-    Return the record of a module, with `copies` in the place of its weights if there are some, and
-    keep it while the weights stay in their memory.
+    Return the record of a module, with `copies` instead of its weights if they are given, and keep
+    the record while the weights stay in their memory.
     """
     _require_blocks(module)
     scales = [each.detach() for each in sources[2:]]
@@ -224,13 +228,13 @@ def _sources(module: Any) -> tuple[Tensor, ...]:
 
 
 def _is_traced(sources: tuple[Tensor, ...]) -> bool:
-    """Return whether tensors have no memory to refer to, or a tracer's tensors take their place."""
+    """Return whether a tensor has no memory to refer to, or is a tensor of a tracer."""
     kinds = Tensor, nn.Parameter
     return torch.compiler.is_compiling() or not all(type(each) in kinds for each in sources)
 
 
 def _plain(module: Any) -> dict[str, Any]:
-    """Return the weights of a module, (E, N, K), as they lie."""
+    """Return the weights of a module as views (E, N, K)."""
     found = (getattr(module, name).detach() for name in names_of(module))
     if getattr(module, "is_transposed", False):
         found = (each.transpose(1, 2) for each in found)
@@ -239,13 +243,14 @@ def _plain(module: Any) -> dict[str, Any]:
 
 def hold_mxfp4(module: Any) -> bool:
     """
-    Make MXFP4 copies of gpt-oss's weights for the calls to come; waits for the device.
+    Make MXFP4 copies of gpt-oss's weights for later calls; waits for the device.
 
     Returns:
-        Whether MXFP4 has all of their values; else they are read as they lie, as before.
+        Whether MXFP4 can represent all of their values; otherwise there are no copies, and later
+        calls read the weights.
 
     Raises:
-        InputError: Nothing that is made of them may be kept.
+        InputError: No copies of these weights may be kept.
     """
     sources = module.gate_up_proj, module.down_proj
     versions = Versions.of(sources)
@@ -263,7 +268,7 @@ def hold_mxfp4(module: Any) -> bool:
 
 
 def drop_mxfp4(module: Any) -> None:
-    """Give the copies of a module's weights back, if there are any."""
+    """Free the copies of a module's weights, if there are any."""
     _held.pop(module, None)
 
 
@@ -282,7 +287,7 @@ def _held_by(module: Any) -> dict[str, PrepackedWeights] | None:
 
 
 def _in_mxfp4(weights: dict[str, Any]) -> dict[str, PrepackedWeights] | None:
-    """Return weights as MXFP4 has them; None where any has a value or a size that it has not."""
+    """Return weights in MXFP4; None if a weight has a value or a size that MXFP4 does not have."""
     if any(matrices.shape[2] % _MX_BLOCK for matrices in weights.values()):
         return None
     if not all(_is_exact(matrices[:1]) for matrices in weights.values()):  # most that are not
@@ -314,7 +319,7 @@ def _config(weights: ExpertWeights, top_k: int, **activation: Any) -> MoEConfig:
 
 
 def _require_blocks(module: Any) -> None:
-    """Require FP8 experts with blocks of 128 x 128 that quantise tokens dynamically."""
+    """Check that FP8 experts have blocks of 128 x 128 and quantise tokens dynamically."""
     if getattr(module, names_of(module)[0]).dtype is not torch.float8_e4m3fn:
         return
     scheme, block = module.activation_scheme, module.block_size

@@ -2,9 +2,10 @@
 """
 Transformers' modules of experts as products with gradients, and torch's operations between them.
 
-It serves calls that no chain serves: training, of all weights or of those in front or around
-(adapters, the router); float16 weights, and float32 on a CPU; torch.autocast; and modules of every
-kind that transformers has: transposed weights, a bias, experts without a gate, a norm behind them.
+It serves calls for which there is no chain: training, of all weights or of other parts of the model
+(adapters, the router); float16 weights, and float32 weights on a CPU; torch.autocast; and modules
+of every kind in transformers: transposed weights, a bias, experts without a gate, a norm after
+experts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from jitgen.targets.gemm import GemmRules
 
 _DEVICES = ("cpu", "cuda")
-"""Devices that autocast knows; a model in the build of an image is on none of them."""
+"""Devices that autocast supports. While an image is built, a model is on none of them."""
 
 
 def computed_in(weight: Tensor) -> torch.dtype:
@@ -54,14 +55,14 @@ def forward(
     Args:
         module: The module.
         hidden_states: (T, H), any float type.
-        top_k_index: (T, k): experts of each token; those that are not here are skipped.
+        top_k_index: (T, k): experts of each token; experts that are not on this device are skipped.
         top_k_weights: (T, k), any float type.
 
     Returns:
-        (T, H) of the type of `hidden_states`, in autograd's graph where anything needs a gradient.
+        (T, H) of the type of `hidden_states`, in autograd's graph if an operand needs a gradient.
 
     Raises:
-        InputError: The weights are of a type that has no kernels here.
+        InputError: The weights are of a type for which this device has no kernels.
     """
     first, second = names_of(module)
     weight = getattr(module, first)
@@ -93,7 +94,7 @@ def sweeps(module: Any, top_k: int, max_tokens: int, arch: Arch) -> Iterator[Swe
     Yield the problems of a module's forward on a target, with at most `max_tokens` tokens.
 
     Raises:
-        InputError: The weights are of a type that has no kernels there.
+        InputError: The weights are of a type for which the target has no kernels.
     """
     names = names_of(module)
     first = getattr(module, names[0])
@@ -132,7 +133,9 @@ def _is_transposed(module: Any) -> bool:
 
 
 def _require_kernels(module: Any, dtype: torch.dtype, arch: Arch) -> None:
-    """Require weights that the target multiplies in `dtype`, without scales."""
+    """
+    Check that the target has kernels for the weights in `dtype`, and that they have no scales.
+    """
     name, of_weights = type(module).__name__, getattr(module, names_of(module)[0]).dtype
     if of_weights.itemsize == 1:
         other = [f" with {name} = {value}" for name, value in beyond_fp8(module).items()]
@@ -193,12 +196,12 @@ class _Gathered(Function):
 
     @staticmethod
     def forward(x: Tensor, permutation: Tensor, inverse: Tensor) -> Tensor:
-        """Return (T * k, H); rows of no expert have some token."""
+        """Return (T * k, H); rows of no expert contain the values of an arbitrary token."""
         return x.index_select(0, permutation.clamp(min=0) // inverse.shape[1])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Keep which rows are whose."""
+        """Keep the places of each token's rows for the gradient."""
         ctx.save_for_backward(inputs[2])
 
     @staticmethod
@@ -211,7 +214,10 @@ class _Gathered(Function):
 
 
 class _Weighted(Function):
-    """The weighted sum of each token's rows, in float32; every gradient is gathered, not added."""
+    """
+    The weighted sum of each token's rows, in float32. The gradient gathers rows and needs no atomic
+    additions.
+    """
 
     @staticmethod
     def forward(y: Tensor, weights: Tensor, _permutation: Tensor, inverse: Tensor) -> Tensor:
@@ -225,7 +231,7 @@ class _Weighted(Function):
 
     @staticmethod
     def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of y, 0 in rows of no expert, and of the weights."""
+        """Return the gradient of y, which is 0 in rows of no expert, and that of the weights."""
         (dout,) = found
         y, weights, permutation, inverse = ctx.saved_tensors
         dy = dweights = None

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-vLLM: jitgen's experts in the place of its own, for bfloat16 and for FP8 with scales for 128 x 128
-or for rows.
+vLLM: jitgen's experts as the replacement of vLLM's, for bfloat16 weights and for FP8 weights with
+scales for 128 x 128 blocks or for rows.
 
-vLLM finds `register` as an entry point of ``vllm.general_plugins``, and it does something only
-where ``VLLM_PLUGINS`` names ``jitgen``: to have both installed changes nothing. There is no
-interface for experts of others yet, so the lists that vLLM chooses from are extended. Where
-``VLLM_PLUGINS`` names ``jitgen-ranks``, too, tokens travel to the experts of other ranks by jitgen.
+vLLM finds `register` as an entry point of ``vllm.general_plugins``. The function has an effect only
+if ``VLLM_PLUGINS`` names ``jitgen``, so installing both packages alone changes nothing. vLLM has no
+interface for experts of other packages yet; therefore the lists from which vLLM chooses are
+extended. If ``VLLM_PLUGINS`` also names ``jitgen-ranks``, jitgen sends tokens to the experts of
+other ranks.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _Choose = Callable[[Enum], list[type]]
 """Lists the experts of a backend."""
 
 _ORACLES = {"unquantized": ("CPU", "TRITON"), "fp8": ("TRITON",)}
-"""Modules that choose experts, and the backends whose weights stay as checkpoints have them."""
+"""Modules that choose experts, and the backends that keep weights in the layout of checkpoints."""
 
 _MAKE = "maybe_make_prepare_finalize"
-"""What returns, for a layer, how tokens come to ranks."""
+"""The function that returns, for a layer, the way in which tokens are sent to ranks."""
 
 _REPACKED = {"mxfp4": "MXFP4", "nvfp4": "NVFP4", "mxfp8": "MXFP8", "int_wna16": "INT4"}
 """Modules that choose experts for weights which vLLM repacks for each of its kernels."""
@@ -41,10 +42,11 @@ _for_users = logging.getLogger("vllm.jitgen")  # below vLLM's, whose handlers an
 
 def register() -> None:
     """
-    Let vLLM choose jitgen's experts first, if ``VLLM_PLUGINS`` names them; again is as well.
+    Let vLLM choose jitgen's experts first, if ``VLLM_PLUGINS`` names jitgen. Further calls have no
+    effect.
 
     Raises:
-        ImportError: This vLLM has not the modules that this was written for.
+        ImportError: This vLLM lacks the modules for which this was written.
     """
     names = os.environ.get("VLLM_PLUGINS", "").split(",")
     if NAME not in names:
@@ -90,7 +92,7 @@ def extended(choose: _Choose, backends: tuple[str, ...]) -> _Choose:
 
 
 def telling(choose: _Choose, form: str) -> _Choose:
-    """Return a function like `choose`, which says once that jitgen has none of these experts."""
+    """Return a function like `choose` that logs once that jitgen has none of these experts."""
     told: list[str] = []
 
     def backend_to_kernel_cls(backend: Enum) -> list[type]:
@@ -107,7 +109,10 @@ def telling(choose: _Choose, form: str) -> _Choose:
 
 
 def between_ranks(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function like `make`, which lets tokens travel by jitgen where ranks gather them."""
+    """
+    Return a function like `make` that sends tokens with jitgen where vLLM would gather them from
+    all ranks.
+    """
     signature = inspect.signature(make)
 
     def maybe_make_prepare_finalize(*given: Any, **named: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's activations of experts, in jitgen's words."""
+"""vLLM's activations of experts as fields of `MoEConfig`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _PLAIN = {
 """Values of vLLM's ``MoEActivation`` without numbers."""
 
 NAMES = frozenset({*_PLAIN, "situ", "swigluoai", "swigluoai_uninterleave", "swiglustep"})
-"""Those that kernels compute, if their numbers allow it."""
+"""The activations that kernels compute if they support the numbers."""
 
 _OAI_LIMIT, _OAI_ALPHA, _STEP_LIMIT = 7.0, 1.702, 7.0
-"""Numbers of vLLM's own kernels where a layer says none."""
+"""Numbers that vLLM's kernels use if a layer gives none."""
 
 
 def fields_of(moe: Any, quant: Any = None) -> dict[str, Any] | None:
     """
-    Return the fields of `MoEConfig` for the activation of a layer; None: no kernel computes it.
+    Return the fields of `MoEConfig` for the activation of a layer; None if no kernel computes it.
 
     Args:
         moe: vLLM's config of the layer.
-        quant: Its config of quantisation, whose numbers count before; None: there are none.
+        quant: vLLM's config of quantisation, whose numbers take precedence; None if there is none.
     """
     limit, alpha, beta = (
         _number(quant, f"gemm1_{name}", getattr(moe, f"swiglu_{short}", None))
@@ -52,7 +52,9 @@ def _situ(gate: float | None, up: float | None) -> dict[str, Any] | None:
 def _swigluoai(
     limit: float | None, alpha: float | None, beta: float | None, *, interleaved: bool
 ) -> dict[str, Any] | None:
-    """Return gpt-oss's activation, by turns, or that of packed gates and ups, with any numbers."""
+    """
+    Return gpt-oss's activation, for alternating or for packed gates and ups, with any numbers.
+    """
     if interleaved:
         limit = _OAI_LIMIT if limit is None else limit
         alpha = _OAI_ALPHA if alpha is None else alpha
@@ -65,7 +67,7 @@ def _swigluoai(
 
 
 def _limited(name: str, limit: float | None) -> dict[str, Any] | None:
-    """Return an activation that has a limit at most."""
+    """Return an activation whose only possible number is a limit."""
     if name == "swiglustep":
         return _fields(Activation.SWIGLU_STEP, limit=_STEP_LIMIT if limit is None else limit)
     if limit is not None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The class that vLLM instantiates for each layer: experts with bfloat16 tokens, and weights as in
-checkpoints. vLLM's log has a line for each kind of layer that it takes, and for each that it does
-not, with the reason.
+The class that vLLM instantiates for each layer: experts with bfloat16 tokens, and weights in the
+layout of checkpoints. vLLM's log gets a line for each kind of layer that jitgen computes, and a
+line with the reason for each kind that it does not.
 
-Importing this imports vLLM; `jitgen.integrations.vllm` does so when vLLM asks for experts.
+Importing this module imports vLLM; `jitgen.integrations.vllm` imports it when vLLM chooses experts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _told: set[str] = set()
 
 
 def _tell_once(level: int, message: str, *arguments: object) -> None:
-    """Log a line of vLLM's log, unless it is there already."""
+    """Log a line to vLLM's log, once."""
     line = message % arguments
     if line not in _told:
         _told.add(line)
@@ -55,7 +55,7 @@ def _tell_once(level: int, message: str, *arguments: object) -> None:
 
 
 def _described(moe: Any) -> str:
-    """Return a layer in words; layers that differ in nothing are one."""
+    """Return a description of a layer, which is the same for equal layers."""
     sizes = f"{moe.hidden_dim} x {moe.intermediate_size_per_partition}"
     return (
         f"{moe.num_local_experts} of {moe.num_experts} experts of {sizes}, "
@@ -65,9 +65,10 @@ def _described(moe: Any) -> str:
 
 class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
     """
-    The experts of one layer, in vLLM's terms.
+    The experts of one layer as a class of vLLM's.
 
-    Making them brings the layer's kernels into the store, so that no request waits for a compile.
+    The constructor compiles the layer's kernels into the store, so that no request waits for a
+    compile.
     """
 
     expects_unquantized_inputs = True
@@ -102,7 +103,7 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
         moe_config: Any,
         *rest: Any,
     ) -> tuple[bool, str | None]:
-        """Say whether a layer is of a kind that there is a chain for, and if not, why."""
+        """Return whether there is a chain for layers of this kind, and otherwise the reason."""
         fits, why = modular_kernel.FusedMoEExperts.is_supported_config(cls, moe_config, *rest)
         if fits and moe_config.in_dtype is not torch.bfloat16:
             fits, why = False, f"tokens are {moe_config.in_dtype}, and kernels take bfloat16"
@@ -115,7 +116,7 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
 
     @staticmethod
     def activation_format() -> Any:
-        """Return vLLM's word for tokens that are not sorted yet."""
+        """Return vLLM's name of the format of tokens that are not sorted."""
         return modular_kernel.FusedMoEActivationFormat.Standard
 
     @staticmethod
@@ -144,11 +145,11 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
         return bool(settings.numerics == Numerics.INVARIANT)
 
     def workspace_shapes(self, M: int, N: int, K: int, *rest: Any) -> Any:  # noqa: N803
-        """Return that vLLM need not bring memory but for the result."""
+        """Return the shapes of workspaces: vLLM allocates no memory except for the result."""
         return (0,), (0,), (M, K)
 
     def finalize_weight_and_reduce_impl(self) -> Any:
-        """Return that nothing is left to add up."""
+        """Return vLLM's class for results that need no further sum."""
         return TopKWeightAndReduceNoOP()
 
     def apply(
@@ -174,7 +175,8 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
 
     def _chain(self, w1: Tensor, w2: Tensor, top_k: int, experts: int) -> Chain:
         """
-        Return the chain of the layer's weights and scales; it is kept while these stay in place.
+        Return the chain of the layer's weights and scales; it is kept while these stay in the same
+        memory.
         """
         sources = w1, w2, self.w1_scale, self.w2_scale, self.w1_bias, self.w2_bias
         if self._kept is not None:

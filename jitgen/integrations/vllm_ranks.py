@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What vLLM brings tokens to the experts of other ranks by, and their sums back: `jitgen.parallel`,
-in the place of its gather and its reduce-scatter, with data parallel ranks that share the experts.
+The exchange of tokens and sums between data parallel ranks that share the experts:
+`jitgen.parallel` replaces vLLM's gather and reduce-scatter.
 
-Importing this imports vLLM; `jitgen.integrations.vllm` does so when vLLM asks for it.
+Importing this module imports vLLM; `jitgen.integrations.vllm` imports it when vLLM needs it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,27 @@ from jitgen.events import warn_once
 from jitgen.parallel import Wire, connect
 
 FEW_TOKENS = 256
-"""Of each rank, which travel by windows; more of them by collectives, which bytes decide."""
+"""
+Largest number of tokens of each rank that are sent through windows. With more tokens the number of
+bytes decides the time, and collectives are used.
+"""
 
 _wires: dict[tuple[Any, ...], tuple[Wire, Wire]] = {}
-"""Of groups and sizes: layers run one after the other, so that those of one size share wires."""
+"""
+The wires by groups and sizes: layers run one after the other, so that layers of one size share
+wires.
+"""
 
 
 def made(moe: Any, quant_config: Any, asked: dict[str, Any]) -> Any:
     """
-    Return what brings tokens to ranks, for a layer whose ranks would gather them; else None.
+    Return the object that sends tokens to ranks, for a layer whose ranks would gather them;
+    otherwise None.
 
     Args:
         moe: vLLM's config of the layer.
         quant_config: vLLM's config of its formats.
-        asked: Other arguments of vLLM's function by their names.
+        asked: Other arguments of vLLM's function, by name.
     """
     parallel = moe.moe_parallel_config
     would_gather = parallel.use_all2all_kernels and moe.use_ag_rs_all2all_kernels
@@ -52,7 +59,9 @@ def made(moe: Any, quant_config: Any, asked: dict[str, Any]) -> Any:
 
 
 def _connected(moe: Any) -> tuple[Wire, Wire]:
-    """Return the wires of a layer: for few tokens of each rank, and for any number."""
+    """
+    Return the wires of a layer: the first for few tokens of each rank, the second for any number.
+    """
     coordinator = get_ep_group()
     key = coordinator.device_group.group_name, moe.hidden_dim, moe.experts_per_token
     if key not in _wires:
@@ -74,12 +83,12 @@ def _connected(moe: Any) -> tuple[Wire, Wire]:
 
 class JitgenRanks(modular_kernel.FusedMoEPrepareAndFinalizeModular):  # vLLM is untyped
     """
-    The tokens of all ranks for the experts of this one, in vLLM's terms.
+    Sends the tokens of all ranks to the experts of this rank, as a class of vLLM's.
 
     Args:
         moe_config: vLLM's config of the layer.
         quant_config: vLLM's config of its formats.
-        wires: For few tokens of each rank, and for any number.
+        wires: The first for few tokens of each rank, the second for any number.
     """
 
     def __init__(self, moe_config: Any, quant_config: Any, wires: tuple[Wire, Wire]) -> None:
@@ -92,19 +101,19 @@ class JitgenRanks(modular_kernel.FusedMoEPrepareAndFinalizeModular):  # vLLM is 
         return modular_kernel.FusedMoEActivationFormat.Standard
 
     def max_num_tokens_per_rank(self) -> int | None:
-        """Return that there may be any number."""
+        """Return None: the number of tokens is not limited."""
         return None
 
     def topk_indices_dtype(self) -> torch.dtype | None:
-        """Return the type of ids that travel."""
+        """Return the type of the ids that are sent."""
         return torch.int32
 
     def num_dispatchers(self) -> int:
-        """Return the ranks."""
+        """Return the number of ranks."""
         return self._wires[0].ranks
 
     def output_is_reduced(self) -> bool:
-        """Return that `finalize` adds up what all ranks have."""
+        """Return True: `finalize` adds up the results of all ranks."""
         return True
 
     def _wire(self, room: int) -> Wire:
@@ -123,11 +132,11 @@ class JitgenRanks(modular_kernel.FusedMoEPrepareAndFinalizeModular):  # vLLM is 
         defer_input_quant: bool = False,
     ) -> tuple[Tensor, None, None, Tensor, Tensor]:
         """
-        Return the tokens of all ranks, with the experts and weights of each; rows of no token have
-        experts of -1, and nothing reads what comes of them.
+        Return the tokens of all ranks, with the experts and weights of each. Rows of no token have
+        experts of -1, and their results are never read.
 
         Raises:
-            ValueError: Experts want tokens that are quantised.
+            ValueError: The experts require quantised tokens.
         """
         if quant_config.quant_dtype is not None and not defer_input_quant:
             raise ValueError(
@@ -153,10 +162,10 @@ class JitgenRanks(modular_kernel.FusedMoEPrepareAndFinalizeModular):  # vLLM is 
         weight_and_reduce_impl: Any,
     ) -> None:
         """
-        Write the sum of what ranks have for this rank's tokens into `output`.
+        Write the sum of all ranks' results for this rank's tokens to `output`.
 
         Raises:
-            ValueError: Experts left the sum over a token's places to this.
+            ValueError: The experts leave the sum over a token's places to this method.
         """
         if not isinstance(weight_and_reduce_impl, TopKWeightAndReduceNoOP):
             kind = type(weight_and_reduce_impl).__name__

@@ -310,8 +310,9 @@ class Call(Generic[Args, Validated, Result]):
 
     def new_results(self, args: Args, valid: Validated | None) -> tuple[Tensor, ...]:
         """
-        Return results of the right shapes and types without values, for a tracer. `valid` is None
-        if a rule depends on a size that is known only when there are values.
+        Return results of the right shapes and types without values, for a tracer.
+
+        `valid` is None if a rule depends on a size that is known only when there are values.
         """
         raise NotImplementedError
 

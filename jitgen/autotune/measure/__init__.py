@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-How calls are timed, and how their results are checked first: what benchmarks and tuning share.
-"""
+"""Timing of calls and the check of their results before it, for benchmarks and for tuning."""

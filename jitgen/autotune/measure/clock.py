@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The clocks: competitors in turn, medians of rounds, on a GPU with nothing in L2.
+Timing of competing functions: in turn, with medians of rounds, on a GPU with an empty L2.
 
-A median, because other work of the machine disturbs some repetitions and never makes one faster by
-much. In turn (ABAB), because clocks and temperature drift, and all sides must see the same drift.
+Figures are medians, because other work of the machine slows some repetitions down and never makes
+one much faster. Functions run in turn (ABAB), because clocks and temperature drift and all
+functions must be affected alike.
 
 Before each timed launch on a GPU 512 MB are read, so that no operand is left in L2. They are read
-and not written: lines that have to be written back would slow the launch that follows. That also
-gives the host the time to enqueue the launch behind its event, so the host's cost is not in the
-time.
+and not written: lines that have to be written back would slow the next launch down. During the read
+the host has time to enqueue the event and the launch, so the time does not include work of the
+host.
 
-`compete` times one launch behind each flush. That is simple, but differs from a model: the two
+`compete` times one launch after each flush. That is simple, but differs from a model: the two
 events cost about 2 us, operands are always at the same addresses, and a kernel that streams past L2
-finds it full of lines that no kernel needs, so it is up to 7 % faster than behind another kernel.
-`compete_in_batches` times several launches behind each flush, each on operands of its own that
-nothing has touched since: all are cold, and most follow a kernel. They are captured in a CUDA
-graph, as a model's are, so that no host is too slow to keep the GPU busy.
+finds it full of lines that no kernel needs, so it is up to 7 % faster than after another kernel.
+`compete_in_batches` times several launches after each flush, each on separate operands that were
+not read since: all launches are cold, and most follow another kernel. They are captured in a CUDA
+graph, as in a model, so that even a slow host keeps the GPU busy.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
     import torch
 
 FLUSH_BYTES = 512 * 2**20
-"""Bytes read to empty L2: ten times what the largest one holds."""
+"""Bytes read to empty L2: ten times the size of the largest L2."""
 
 Call = Callable[[], object]
-"""Something to time: called without arguments; on a GPU it enqueues work on the current stream."""
+"""A function to time, called without arguments; on a GPU it enqueues work on the current stream."""
 
 
 def has_gpu() -> bool:
-    """Say whether there is a GPU that jitgen works for by default."""
+    """Return whether there is a GPU that jitgen uses by default."""
     import torch
 
     from jitgen.targets.devices import default_arch
@@ -68,7 +69,7 @@ class Batch:
 
     Attributes:
         calls: The calls, which keep their operands alive.
-        replay: Makes all of them.
+        replay: Makes all calls.
     """
 
     calls: tuple[Call, ...]
@@ -77,10 +78,10 @@ class Batch:
     @classmethod
     def capture(cls, calls: Sequence[Call]) -> Batch:
         """
-        Capture `calls`, each of which is made once before.
+        Make each of `calls` once, then capture them.
 
         Raises:
-            RuntimeError: A call does something that a graph cannot hold.
+            RuntimeError: A call does something that cannot be captured in a graph.
         """
         import torch
 
@@ -110,10 +111,10 @@ def compete(
 
     Args:
         functions: What to time.
-        rounds: Rounds; in each, every function has its turn.
+        rounds: Number of rounds; each function has one turn in each.
         repetitions: Launches in a turn; the turn's figure is their median.
-        warmup: Turns of each function that come first and do not count.
-        on_gpu: Whether to take device time; None: where there is a GPU.
+        warmup: First turns of each function, which do not count.
+        on_gpu: Whether to measure device time; None: if there is a GPU.
 
     Returns:
         For each function its seconds a call, one figure for each round.
@@ -128,7 +129,7 @@ def compete_in_batches(
     batches: Sequence[Batch], *, rounds: int = 5, repetitions: int = 4, warmup: int = 1
 ) -> list[Times]:
     """
-    Like `compete` on a GPU, for competitors that are batches: seconds are per call.
+    Like `compete` on a GPU, for batches of calls; the result is in seconds per call.
 
     Args:
         batches: For each competitor the same number of calls.
@@ -148,7 +149,8 @@ def sustain(
     during: Call | None = None,
 ) -> list[Times]:
     """
-    Time `functions` in loops of about `seconds`, back to back: at the power limit, with a warm L2.
+    Time `functions` in loops of calls without pause, about `seconds` long: at the power limit, with
+    a warm L2.
 
     Args:
         functions: What to time.
@@ -191,7 +193,8 @@ def compete_on_host(
     """
     Return the host time of each of `functions`, measured in turn, in seconds per call.
 
-    The garbage collector is off meanwhile: it would charge one side for what the other allocated.
+    The garbage collector is off during the measurement: it would add the cost of one side's
+    allocations to another side's time.
 
     Args:
         functions: What to time.
@@ -264,7 +267,7 @@ def _medians(seconds: Sequence[float], repetitions: int, warmup: int) -> Times:
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Switch the garbage collector off for the length of a with block."""
+    """Switch the garbage collector off within a with block."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why something was not timed."""
+"""Errors of measurements that cannot be made."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ class WrongResult(JitgenError):
 
 
 class NoDevice(JitgenError):
-    """A measurement needs a device that is not here."""
+    """A measurement needs a device that this machine does not have."""

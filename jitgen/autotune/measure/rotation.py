@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many sets of operands a fair device time takes."""
+"""The number of sets of operands for a fair measurement of device time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FLOP_RATE = 1.2e15
 """About what an H200 reaches, in bytes and operations a second: enough to guess a call's time."""
 
 _ENOUGH_S = 1e-3
-"""Device time that the calls between two events should take together."""
+"""Total device time that the calls between two events should take."""
 
 _FEWEST, _MOST = 2, 8
 _MOST_BYTES = 16 * 2**30
@@ -18,10 +18,11 @@ _MOST_BYTES = 16 * 2**30
 
 def rotation(workload: Workload) -> list[Workload]:
     """
-    Return `workload` and copies of it, for calls that are timed one behind the other.
+    Return `workload` and copies of it, for calls that are timed one after the other.
 
-    At least two where memory allows: how fast a kernel reads depends on where its operands lie, and
-    a kernel that streams past L2 is up to 7 % faster right behind a flush than behind a kernel.
+    There are at least two if memory suffices: the speed of reading depends on the addresses of
+    operands, and a kernel that streams past L2 is up to 7 % faster directly after a flush than
+    after another kernel.
     """
     seconds = max(workload.num_bytes / _COPY_RATE, workload.flop / _FLOP_RATE, 1e-9)
     held = sum(x.nbytes for x in (workload.a, workload.b, workload.out))

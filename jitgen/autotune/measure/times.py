@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repeated timings of one thing."""
+"""Repeated timings of one function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jitgen.support.frozen import frozen
 @frozen
 class Times:
     """
-    Repetitions of one thing.
+    The times of repetitions.
 
     Attributes:
         seconds: One figure for each repetition, or for each round of several.
@@ -27,7 +27,7 @@ class Times:
 
     @property
     def spread(self) -> float:
-        """How far best and worst lie apart, as a part of the median."""
+        """The difference of the longest and the shortest time, as a part of the median."""
         return (max(self.seconds) - min(self.seconds)) / self.median
 
     def to_json(self) -> list[float]:
@@ -40,7 +40,7 @@ class Times:
         Return the object from the document that `to_json` returned.
 
         Raises:
-            TypeError, ValueError: It did not write `seconds`.
+            TypeError, ValueError: `seconds` is not what `to_json` returned.
         """
         found = cls(seconds=tuple(map(float, seconds)))
         if not min(found.seconds, default=0.0) > 0:
@@ -48,6 +48,9 @@ class Times:
         return found
 
     def detail(self, scale: float, unit: str) -> str:
-        """Return best, worst and count; `scale` is how many `unit` a second has."""
+        """
+        Return a text of the best and the worst time and their number; a second has `scale` of
+        `unit`.
+        """
         low, high = min(self.seconds) * scale, max(self.seconds) * scale
         return f"{low:.3g}..{high:.3g} {unit} in {len(self.seconds)} runs"

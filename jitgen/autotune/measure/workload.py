@@ -39,7 +39,7 @@ class Expected(NamedTuple):
 
     Attributes:
         where: Index of the group's rows in a and out.
-        rows: Which of them.
+        rows: The rows of the group that are compared.
         values: (rows, N) in the reference's type.
     """
 
@@ -54,8 +54,9 @@ class Workload(Call):
     A call of `grouped_gemm` that is timed.
 
     Attributes:
-        problem: Sizes and types; its m is what `grouped_gemm` chooses by: rows of a, which in the
-            contiguous layout counts padding, and in the masked layout the valid rows of all groups.
+        problem: Sizes and types. Its m is the number by which `grouped_gemm` chooses a kernel: the
+            rows of a, which include padding in the contiguous layout; in the masked layout the
+            valid rows of all groups.
         row_counts: Valid rows of each group.
     """
 
@@ -78,10 +79,10 @@ class Workload(Call):
         Args:
             problem: The sizes; m counts only where `row_counts` is None.
             row_counts: Valid rows of each group; None: m rows, spread evenly.
-            device: Where the tensors live.
+            device: Device of the tensors.
             seed: The same seed gives the same values on the same device.
-            max_rows: Rows that a has for each group of the masked layout; None: as many as the
-                largest group has. Other layouts have none.
+            max_rows: Rows of a for each group in the masked layout; None: the rows of the largest
+                group. Only for this layout.
 
         Raises:
             ConfigError: `row_counts` or `max_rows` do not fit the problem.
@@ -132,11 +133,12 @@ class Workload(Call):
         self, dtype: torch.dtype = torch.float32, expected: Iterable[Expected] | None = None
     ) -> tuple[float, float]:
         """
-        Return how far valid rows of `out` are from the reference: in the Frobenius norm, as a part
-        of the reference's, and at most, as a part of its largest value.
+        Return two errors of the valid rows of `out`: the Frobenius norm of the difference to the
+        reference, relative to the reference's norm, and the largest difference, relative to the
+        reference's largest value.
 
         Args:
-            dtype: What the reference computes in: float32, or float64 to see errors of float32.
+            dtype: Type of the reference's arithmetic: float32, or float64 to see errors of float32.
             expected: Result of `reference`, if several results are compared with it; None computes
                 it.
         """
@@ -185,11 +187,11 @@ class Workload(Call):
 
         Args:
             what: What is checked, for the message.
-            allowance: How many times the usual limits the errors may be.
+            allowance: Factor of the usual limits of the errors.
             expected: As for `errors`.
 
         Raises:
-            WrongResult: They differ by more than rounding; the message begins with `what`.
+            WrongResult: They differ by more than rounding explains; the message begins with `what`.
         """
         mean, largest = (error / allowance for error in self.errors(expected=expected))
         if not (mean <= MEAN_ERROR and largest <= LARGEST_ERROR):  # a NaN is wrong

@@ -103,7 +103,9 @@ def _step(document: object, *, has_peers: bool) -> Step:
 def watched(report: Fp4Report, save: Callable[[], None], name: str) -> Iterator[None]:
     """
     Keep a side's name in the report on disk during its first launch, and end the process if this
-    hangs. The name also stays after a fault of the device, after which every launch fails.
+    hangs.
+
+    The name also stays after a fault of the device, after which every launch fails.
     """
     report.launching = name
     save()

@@ -2,8 +2,10 @@
 """
 Other implementations of the same product, each a class in its own module. jitgen does not need any
 of these peers: a peer that is not installed, or that cannot compute a case, is left out with a
-reason. A peer's operands are prepared before it is timed, with scales in the layout that it
-requires; work that it has to do at every call is part of its time.
+reason.
+
+A peer's operands are prepared before it is timed, with scales in the layout that it requires; work
+that it has to do at every call is part of its time.
 """
 
 from __future__ import annotations
