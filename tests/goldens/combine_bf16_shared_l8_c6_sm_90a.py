@@ -62,7 +62,7 @@ def combine_kernel(y, inverse, weights, shared, out):
     cute.arch.griddepcontrol_launch_dependents()  # they run up to their own wait
     num_tokens, num_vectors = out.shape[0], out.shape[1]
     tiles_m, tiles_n = cute.ceil_div(num_tokens, ROWS), tiles_along_n(num_vectors)
-    step_m, step_n = tiles_m, Int32(0)  # beyond all tiles
+    step_m, step_n = tiles_m, Int32(0)  # beyond all tiles: a warp has one
     tile_m, tile_n = warp // tiles_n, warp % tiles_n
     while tile_m < tiles_m:
         vector = tile_n * 32 + cute.arch.lane_idx()
@@ -150,7 +150,7 @@ def store_sums(sums, out, token, vector):
 
 def launch(y, inverse, topk_weights, shared, out, stream):
     """
-    Launch the kernel on `stream` for a GPU with `num_sms` SMs.
+    Launch the kernel on `stream`.
 
     y: (M, N) bf16. inverse: (T, top_k) int32, rows of y. topk_weights: (T, top_k) float32. out:
     (T, N) bf16. shared: as out.

@@ -57,7 +57,7 @@ USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
 VECTOR = 4  # columns: 8 bytes, and in an inbox 16
-STEP = 16  # added to the number of a late rank: this kernel waited for it
+STEP = 16  # of this kernel, in FAILED; that of dispatch is 0
 MOST_RANKS = 8  # a vector of each is under way at once
 
 
@@ -67,8 +67,8 @@ DISPATCHED = 0  # round of the last dispatch: written by it, read by combine_ran
 COMBINED = 1  # round of the last combine_ranks: written by it, read by dispatch
 RANK = 2  # number of this rank
 LIMIT_MS = 3  # how long a wait may take
-FAILED = 4  # what a wait came to its limit for: the step, and 1 + the rank that did not send; or 0
-FAILED_ROUND = 5  # in which round
+FAILED = 4  # after a wait that was too long, STEP + 1 + the rank that did not send; else 0
+FAILED_ROUND = 5  # the round of that wait
 
 
 # sm90/combine_ranks.py.jinja
@@ -115,6 +115,8 @@ def send(y, inbox, peers, own, item):
     cute.autovec_copy(y[row, vector % y.shape[1], None], words)
     address = address_of(peers[peer], cute.size(inbox, mode=[1]), rank, vector)
     send_vector(address, words, wait.number)
+
+
 @cute.jit
 def take(y, inbox, state, wait, ranks, vector):
     """Wait for one vector of each rank; return the two elements of each, its own among them."""
@@ -128,6 +130,7 @@ def take(y, inbox, state, wait, ranks, vector):
         is_waiting = False
         late = Int32(0)
         for source in cutlass.range_constexpr(MOST_RANKS):
+            # Its own vector; that of a rank that is not there counts as come, and is not added.
             elements[0, source] = Int64(wait.number) << 32 | Int64(words[0])
             elements[1, source] = Int64(wait.number) << 32 | Int64(words[1])
             if (source < num_ranks) & (source != rank):

@@ -56,7 +56,7 @@ USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
 VECTOR = 4  # columns: 8 bytes, and in an inbox 16
-STEP = 0  # added to the number of a late rank: this kernel waited for it
+STEP = 0  # of this kernel, in FAILED; that of combine_ranks is 16
 
 
 # shared/rounds.py.jinja
@@ -65,13 +65,13 @@ DISPATCHED = 0  # round of the last dispatch: written by it, read by combine_ran
 COMBINED = 1  # round of the last combine_ranks: written by it, read by dispatch
 RANK = 2  # number of this rank
 LIMIT_MS = 3  # how long a wait may take
-FAILED = 4  # what a wait came to its limit for: the step, and 1 + the rank that did not send; or 0
-FAILED_ROUND = 5  # in which round
+FAILED = 4  # after a wait that was too long, STEP + 1 + the rank that did not send; else 0
+FAILED_ROUND = 5  # the round of that wait
 
 
 # sm90/dispatch.py.jinja
-class Received(NamedTuple):
-    """The tokens of all ranks, one rank after the other."""
+class Tokens(NamedTuple):
+    """Tokens of this rank, or of all ranks, one rank after the other."""
 
     x: cute.Tensor
     ids: cute.Tensor
@@ -88,7 +88,7 @@ class Record(NamedTuple):
 
 @cute.kernel
 def dispatch_kernel(given, inbox, peers, state, received):
-    """Every thread sends some vectors to some ranks, and takes as many that come."""
+    """Every thread sends some vectors to some ranks, and takes as many from them."""
     thread, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()
     num_ctas, _, _ = cute.arch.grid_dim()
@@ -127,6 +127,8 @@ def send(given, received, inbox, peers, record, own, item):
         peer = peers[(rank + distance) % ranks]
         address = address_of(peer, cute.size(inbox, mode=[1]), rank, vector)
         send_vector(address, words, wait.number)
+
+
 @cute.jit
 def load_words(given, record, vector, words):
     """Load a vector of this rank's tokens; of rows without one zeros, and no expert."""
@@ -233,8 +235,8 @@ def dispatch(
     state: (8,) int32. out_x, out_ids, out_weights: (ranks * room, ...), as x, topk_ids,
     topk_weights.
     """
-    given = Received(x, topk_ids, topk_weights)
-    received = Received(out_x, out_ids, out_weights)
+    given = Tokens(x, topk_ids, topk_weights)
+    received = Tokens(out_x, out_ids, out_weights)
     launch(given, inbox, peers, state, received, num_sms, stream)
 
 

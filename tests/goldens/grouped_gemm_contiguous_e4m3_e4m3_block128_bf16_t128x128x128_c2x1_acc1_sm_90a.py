@@ -50,7 +50,7 @@ To see it, check it and run it:
     NAME=grouped_gemm_contiguous_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a
     jitgen show $NAME  # what follows from the config, and its key; --source: this text
     jitgen show $NAME --ptx  # and --sass, --resources: what the compiler makes of it
-    jitgen verify $NAME  # compile it and run it without a GPU, checked against float32 arithmetic
+    jitgen verify $NAME  # compile it and run it without a GPU, checked against float64 sums
 
     kernel = jitgen.get_kernel(NAME)
     kernel(a, b, a_scale, b_scale, groups, out, num_ctas)  # see grouped_gemm(), at the end

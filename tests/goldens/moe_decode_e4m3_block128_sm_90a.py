@@ -28,9 +28,11 @@ products are one sequence, so those of the second are on their way while the fir
 A word of h travels with the number of the launch beside it, in 8 bytes that arrive whole. So a CTA
 that reads it knows whether it has come, and nothing has to be cleared. `state` counts launches.
 
-A warpgroup multiplies 16 rows of weights x 512 columns at once, as a tile of 64 x 128: 16 rows of
-each of four blocks. The tile of tokens has 8 tokens of each of the four, 32 rows. Of the 64 x 32
-products those count whose blocks are equal; they are scaled in registers, where they are added up.
+A warpgroup multiplies 16 rows of weights x 512 columns at once, two units of 8 rows: for h gates
+and ups of the same 8 columns. They are a tile of 64 x 128: the first unit's 8 rows of each of four
+blocks of columns, block after block, then the second's. The tile of tokens has 8 tokens of each of
+the four, 32 rows. Of the 64 x 32 products those count whose blocks are equal; they are scaled in
+registers, where they are added up.
 
     load warps       list the experts; then each brings weights for its warpgroup, and their scales
     math warpgroups  quantise tokens, multiply, send and receive h
@@ -63,7 +65,7 @@ from cutlass.tensor_utils import LayoutEnum
 # The config.
 WARPGROUPS = 4  # that multiply
 STAGES = 2  # of each
-CHUNKS = 14  # of tokens that there is room for
+CHUNKS = 14  # of x, CHUNK columns each, that shared memory has room for
 USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
@@ -77,7 +79,7 @@ PAIRS = 64  # most pairs of a token and an expert
 UNIT = 8  # rows of weights that are loaded together
 BLOCK = 128  # columns that share a scale
 BLOCKS = 4  # of a chunk
-CHUNK = BLOCK * BLOCKS
+CHUNK = BLOCK * BLOCKS  # columns that a stage of weights has
 MMA_K = 32
 VECTOR = 4  # columns of a lane, where a warp has a block
 AT_ONCE = 4  # blocks of tokens that a warp loads at once
@@ -90,7 +92,7 @@ LOG2_E = 1.4426950408889634
 HIGH_LOG2_E = 47274 * 2.0**-15  # its first 16 bits
 LOW_LOG2_E = LOG2_E - HIGH_LOG2_E
 LN_2 = 0.6931471805599453
-LISTED, READY = 1, 2  # named barriers; those of warpgroups follow
+LISTED, READY = 1, 2  # named barriers: experts are listed; and so are tokens. Warpgroups' follow
 
 
 # sm90/moe_decode/kernel.py.jinja
@@ -163,8 +165,8 @@ def moe_decode_kernel(x, routing, maps, exchange, state, out):
     clear(x_tiles, chunks_of_x)
     clear(h_tiles, WARPGROUPS)
     if thread < SLOTS:
-        cute.arch.mbarrier_init(ring.full + thread, 1 + 2 * BLOCKS)
-        cute.arch.mbarrier_init(ring.empty + thread, 4)
+        cute.arch.mbarrier_init(ring.full + thread, 1 + 2 * BLOCKS)  # weights; scales, one a lane
+        cute.arch.mbarrier_init(ring.empty + thread, 4)  # math warps of a warpgroup
     cute.arch.mbarrier_init_fence()
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.sync_threads()
@@ -494,7 +496,10 @@ def fill_stage(ring, state, schedule, weights, expert, rows, chunk):
 
 
 def first_piece(schedule, lists):
-    """Return the first chunk of h of a warpgroup: those with least of the first product begin."""
+    """
+    Return the first piece, a chunk of h of an expert, that a warpgroup takes. They take turns; the
+    one behind the last that had a unit of the first product begins, because it is free first.
+    """
     every = lists.count[0] * schedule.units_of_h
     own = cute.ceil_div(every - schedule.cta, schedule.num_ctas)
     return (schedule.warpgroup + WARPGROUPS - own % WARPGROUPS) % WARPGROUPS
@@ -750,7 +755,7 @@ def bring_h(schedule, lists, exchange, tiles, piece, words):
     Rows of tokens that did not choose the expert keep what they hold; their factors are 0.
     """
     thread, _, _ = cute.arch.thread_idx()
-    lane, launch = cute.arch.lane_idx(), lists.count[1]
+    lane, number = cute.arch.lane_idx(), lists.count[1]
     place, block = part_of(schedule, piece)
     target = schedule.warpgroup * BLOCKS + thread % 128 // 32
     pair = cute.make_rmem_tensor((2, 1), Uint32)
@@ -760,7 +765,7 @@ def bring_h(schedule, lists, exchange, tiles, piece, words):
     left = tokens_of(schedule, lists, place, block)
     while left != 0:
         token = first_of(left)
-        while (Int32(first >> 32) != launch) | (Int32(second >> 32) != launch):
+        while (Int32(first >> 32) != number) | (Int32(second >> 32) != number):
             first, second = ask_for_words(schedule, exchange, left, place, block)
         pair[0, 0], pair[1, 0] = Uint32(first), Uint32(second)
         left &= left - 1

@@ -29,7 +29,7 @@ while the tensor core fills the next stage.
 
 A CTA takes many tiles of TILE_M x TILE_N, one after the other. Its warps have different tasks:
 
-    load warp      brings a, b, a_scale and alpha to shared memory by TMA, k-blocks ahead
+    load warp      brings a, b, a_scale and alpha to shared memory by TMA, some k-blocks ahead
     MMA warp       starts the matrix instructions of both CTAs; only that of the even CTA does
     update warps   promote and store sums; a store overlaps the next tile
     tile warp      finds the experts that a tile needs and hands over their k-blocks, by chunks
@@ -223,7 +223,7 @@ def moe_fc2_dense_kernel(a, b, scales, out):
         two_cta_tmem_dealloc_mbar_ptr=storage.free_barrier.ptr,
     )
     scales = make_scales(storage, scales)
-    # Not relaxed: others' instructions may read what clear_a() wrote.
+    # Not relaxed: instructions that another warp starts may read what clear_a() wrote.
     pipeline.pipeline_init_arrive(cluster_shape_mn=(CLUSTER_SIZE, 1), is_relaxed=False)
     plans = Plans(plan_pipeline, sTile)
     pipeline.pipeline_init_wait(cluster_shape_mn=(CLUSTER_SIZE, 1))
@@ -259,7 +259,7 @@ def moe_fc2_dense_kernel(a, b, scales, out):
         )
         update_tiles(plans, scales, sums, sums_in(address), store)
         tensor_memory.relinquish_alloc_permit()
-        cute.arch.barrier(barrier_id=2, number_of_threads=32 * UPDATE_WARPS)
+        cute.arch.barrier(barrier_id=2, number_of_threads=32 * UPDATE_WARPS)  # all have read
         tensor_memory.free(address)
     else:
         # By elif: after a chain of ifs ptxas puts a loop around each of the instructions below.

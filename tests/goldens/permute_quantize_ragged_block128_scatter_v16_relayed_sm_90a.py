@@ -18,6 +18,7 @@ Rows of tokens, copied to the rows of their experts and quantised on the way: bf
     q[inverse[t, j]] = x[t], quantised
 
 inverse has the row of q for each of a token's places, or -1. A token is read and quantised once.
+Its scales are stored once, too; a second kernel copies them to the rows.
 
 128 neighbours of a row share a scale, max(abs(x)) / 448, or 1 where all are 0. q is x / scale
 rounded to e4m3. An infinity or NaN makes q * scale NaN for all that share its scale.
@@ -73,7 +74,7 @@ def permute_quantize_kernel(x, index, q, scale, top_k):
     cute.arch.griddepcontrol_launch_dependents()  # they run up to their own wait
     num_vectors = q.shape[-2]
     work, tiles_k = open_work(x), tiles_along_k(num_vectors)
-    step_m, step_k = work.num_tiles, Int32(0)  # beyond all tiles
+    step_m, step_k = work.num_tiles, Int32(0)  # beyond all tiles: a warp has one
     tile_m, tile_k = warp // tiles_k, warp % tiles_k
     cursor = first_cursor()
     while tile_m < work.num_tiles:
@@ -118,7 +119,7 @@ class Copies(NamedTuple):
     token: Int32
     row: Int32  # -1 where it goes nowhere
     is_wanted: cutlass.Boolean
-    places: Int32
+    places: Int32  # of a token: top_k
 
 
 def open_work(x):
@@ -375,7 +376,7 @@ def launch(x, index, q, scale, top_k, stream):
 
     x: (T, K) bf16. q: (M, K) e4m3.
     index: (T, top_k) int32, the inverse.
-    scale: (M, ceil(K / 128)) float32, M contiguous.
+    scale: (T, at least ceil(K / 128)) float32: by_token.
     """
     x = parts_of(x, LOAD, LOAD)
     q = parts_of(q, VECTOR // Q_STEP, VECTOR // Q_STEP)
@@ -425,9 +426,10 @@ def arguments():
 @cute.jit
 def permute_quantize(x, inverse, q, scale, permutation, by_token, num_sms, stream):
     """
-    Compute and store q and, for each token, scales: see `launch`. Then lay these out.
+    Compute and store q and, in by_token, the scales of each token: see `launch`. Then copy these to
+    `scale`, (M, ceil(K / 128)) float32, M contiguous.
 
-    permutation: (M,) int32. by_token: (T, at least ceil(K / 128)) float32, for a while.
+    permutation: (M,) int32. by_token: scratch.
     """
     launch(x, inverse, q, by_token, inverse.shape[1], stream)
     launch_relay(permutation, inverse, by_token, scale, stream)

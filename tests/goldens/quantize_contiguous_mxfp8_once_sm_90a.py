@@ -68,7 +68,7 @@ def quantize_kernel(x, q, scale):
     num_rows = q.shape[-3]
     num_vectors = q.shape[-2]
     rows, tiles_k = open_rows(num_rows, q.shape[0]), tiles_along_k(num_vectors)
-    step_m, step_k = rows.num_tiles, Int32(0)  # beyond all tiles
+    step_m, step_k = rows.num_tiles, Int32(0)  # beyond all tiles: a warp has one
     tile_m, tile_k = warp // tiles_k, warp % tiles_k
     cursor = first_cursor(rows)
     while tile_m < rows.num_tiles:

@@ -213,7 +213,7 @@ def activate(loaded):
 
     The exponential is that of the special function unit: 2**t with t = gate * high, which is exact;
     gate * low follows as a factor near one. In all a result is off by 8 units in the last place at
-    most where |alpha gate| < 30, and it is 0 where alpha gate < -87.3, because the unit has no
+    most where |gate| < 30, and it is 0 where gate < -87.3, because the unit has no
     subnormal numbers. An infinite gate is bounded, for 0 times the factor must stay 0.
     """
     gate, up = gate_and_up(loaded)

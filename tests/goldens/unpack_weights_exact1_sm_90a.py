@@ -186,7 +186,7 @@ def entry_of(largest, exponent):
     return Int32(IS_NAN) if exponent == NAN else distance
 
 
-LEAST = SHIFT - 126  # where a row is all zeros, so that its scale is a number
+LEAST = SHIFT - 126  # the least exponent of a scale: so that of a row of zeros is a normal number
 
 
 def load_pair(pairs, column, place):
