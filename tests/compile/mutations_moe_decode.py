@@ -149,7 +149,7 @@ EDITS: dict[str, tuple[str, str]] = {
     # the exchange
     "h is sent without a gate": ("gate * sigmoid(alone(gate))[0] * up", "up"),
     "words of another launch are taken": (
-        "while (Int32(first >> 32) != launch) | (Int32(second >> 32) != launch):",
+        "while (Int32(first >> 32) != number) | (Int32(second >> 32) != number):",
         "while (first == 0) | (second == 0):",
     ),
     "words of one token are another's": (

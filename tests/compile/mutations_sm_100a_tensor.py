@@ -13,6 +13,11 @@ from tests.compile.mutations_sm_100a import (
     source,
 )
 
+ALL_HAVE_READ = (
+    "        cute.arch.barrier(barrier_id=2, number_of_threads=32 * UPDATE_WARPS)"
+    "  # all have read\n"
+)
+
 TENSOR_MEMORY = (
     source(
         ONE,
@@ -62,13 +67,11 @@ TENSOR_MEMORY = (
             (
                 "        update_tiles(schedule, plans, scales, sums, sums_in(address), store)\n"
                 "        tensor_memory.relinquish_alloc_permit()\n"
-                "        cute.arch.barrier(barrier_id=2, number_of_threads=32 * UPDATE_WARPS)\n"
-                "        tensor_memory.free(address)\n"
+                f"{ALL_HAVE_READ}        tensor_memory.free(address)\n"
             ),
             (
                 "        tensor_memory.relinquish_alloc_permit()\n"
-                "        cute.arch.barrier(barrier_id=2, number_of_threads=32 * UPDATE_WARPS)\n"
-                "        tensor_memory.free(address)\n"
+                f"{ALL_HAVE_READ}        tensor_memory.free(address)\n"
                 "        update_tiles(schedule, plans, scales, sums, sums_in(address), store)\n"
             ),
         ),
@@ -81,7 +84,7 @@ TENSOR_MEMORY = (
         ONE,
         "no barrier before tensor memory is freed",
         "race",
-        ("        cute.arch.barrier(barrier_id=2, number_of_threads=32 * UPDATE_WARPS)\n", ""),
+        (ALL_HAVE_READ, ""),
         names=("read_sums",),
     ),
     ptx(

@@ -10,6 +10,7 @@ import torch
 
 import jitgen
 from jitgen import quantize
+from jitgen.codegen.render import render
 from jitgen.config import Arch
 from jitgen.config.moe_decode import MoeDecodeConfig
 from jitgen.errors import InputError
@@ -197,14 +198,23 @@ class TestRefusals:
             moe_decode(x, ids.int(), factors, experts, Exchange.of(1, TOP_K, INNER))
 
 
+PROGRAM = "moe_decode_e4m3_block128_w2_sm_90a"
+
+
 @pytest.fixture(scope="module")
 def programs() -> Programs:
-    name = "moe_decode_e4m3_block128_w2_sm_90a"
     sizes = Sizes.of_numbers(config_of("e4m3_block128_w2"), 3, 2, 5, 256, 128)
-    return Programs({"layer": (name, sizes)})
+    return Programs({"layer": (PROGRAM, sizes)})
 
 
 @pytest.mark.sampled(30)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_a_mistake_is_found(programs: Programs, mistake: Mutation) -> None:
     assert is_found_by_verify(programs[mistake.program], mistake)
+
+
+def test_mistakes_find_their_text() -> None:
+    """On each push, though most of them are emulated at night."""
+    text = render(*MoeDecodeConfig.parse(PROGRAM)).text
+
+    assert [each.name for each in MISTAKES if each.edit(text) == text] == []
