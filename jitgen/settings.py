@@ -74,11 +74,6 @@ class Settings:
         default = setting.default
         return (default() if callable(default) else default), "default"
 
-    def place(self, name: str) -> str:
-        """Return what a user calls the origin of a value: its variable, or ``settings.<name>``."""
-        is_variable = self.origin(name)[1] in ("environment", "default")
-        return _BY_NAME[name].variable if is_variable else f"settings.{name}"
-
     def parsed(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """
         Return `values` as settings have them.
@@ -165,3 +160,9 @@ _inside: ContextVar[Mapping[str, Any]] = ContextVar("jitgen.settings", default=M
 """Settings of this context's session."""
 
 settings = Settings()
+
+
+def place(name: str) -> str:
+    """Return what a user calls the origin of a setting: its variable, or ``settings.<name>``."""
+    is_variable = settings.origin(name)[1] in ("environment", "default")
+    return _BY_NAME[name].variable if is_variable else f"settings.{name}"

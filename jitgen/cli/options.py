@@ -118,7 +118,6 @@ def with_stage(**texts: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Give a command flags, by their texts, of which one may be given: argument `stage`."""
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:
-        @stacked(*(click.option(f"--{name}", is_flag=True, help=texts[name]) for name in texts))
         @wraps(function)
         def command(*arguments: Any, **options: Any) -> R:
             chosen = [name for name in texts if options.pop(name)]
@@ -126,8 +125,9 @@ def with_stage(**texts: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
                 raise click.UsageError(f"--{' and --'.join(chosen)}: give one of them")
             return function(*arguments, stage=chosen[0] if chosen else None, **options)
 
-        decorated: Callable[..., R] = command
-        return decorated
+        flags = (click.option(f"--{name}", is_flag=True, help=texts[name]) for name in texts)
+        made: Callable[..., R] = stacked(*flags)(command)
+        return made
 
     return decorate
 

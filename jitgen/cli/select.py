@@ -14,6 +14,7 @@ from jitgen.cli.options import (
     DEVICE,
     Word,
     problem_of,
+    refuse,
     with_fields,
     with_output,
     with_sizes,
@@ -106,6 +107,8 @@ def select(
     if arch is None:
         arch = default_arch() if device is None else devices.arch_of(device)
     problem = problem_of(op, sizes, fields)
+    if not isinstance(problem, GroupedGemmProblem):
+        refuse("for grouped_gemm alone; others are chosen by the cost model", "mode")
     choice = choose(problem, arch, device=device, mode=mode)
     other = _other_way(problem, arch, device, mode)
     document = _Selected(

@@ -13,7 +13,7 @@ from pathlib import Path
 from jitgen.config import Arch
 from jitgen.errors import ConfigError, SettingError
 from jitgen.events import warn_once
-from jitgen.settings import settings
+from jitgen.settings import place, settings
 from jitgen.support.lazy import without_numpy
 from jitgen.support.text import shown
 from jitgen.targets.legality import target
@@ -73,7 +73,7 @@ def require_arch() -> None:
         try:
             Arch.parse(settings.arch)
         except ConfigError as error:
-            raise SettingError(f"{settings.place('arch')} is not allowed: {error}") from None
+            raise SettingError(f"{place('arch')} is not allowed: {error}") from None
 
 
 def find(arch: Arch, name: str | None = None) -> Device:
@@ -123,7 +123,7 @@ def require_device() -> None:
         try:
             arch_of(settings.device)
         except ConfigError as error:
-            raise SettingError(f"{settings.place('device')} is not allowed: {error}") from None
+            raise SettingError(f"{place('device')} is not allowed: {error}") from None
 
 
 def arch_of(name: str) -> Arch:

@@ -60,6 +60,7 @@ def place(tmp_path: Path, cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("cache verify --signatures --rebuild", "--rebuild: not with --signatures, which changes"),
         ("cache push --to file:///none --builder me", "--builder: only with --key"),
         ("plan from-config config.json --group --max-tokens 8", "--group needs --expert-ranks"),
+        (f"select {ROUTE} --set top_k=8 --mode static", "--mode: for grouped_gemm alone; others"),
         ("bench layer --kernels --save x.json", "--save: not with --kernels, which measures"),
         ("bench layer --ranks 2 --no-steps", "--ranks goes with --experts, --tokens, --rounds"),
         # values of which one was lost

@@ -396,7 +396,7 @@ def test_ids_as_torch_gives_them_are_sorted() -> None:
 
 def test_refusals_of_sorting() -> None:
     ids = torch.zeros(4, 3, dtype=torch.int32)
-    with pytest.raises(InputError, match=r"topk_ids: must be int32 \(got torch.int16\)"):
+    with pytest.raises(InputError, match=r"topk_ids: must be int32 or int64 \(got torch.int16\)"):
         jitgen.sort_pairs(ids.short(), experts=4)
     with pytest.raises(InputError, match=r"topk_ids: must be contiguous \(got strides \(4, 1\)\)"):
         jitgen.sort_pairs(torch.zeros(4, 4, dtype=torch.int32)[:, :3], experts=4)
