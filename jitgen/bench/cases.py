@@ -176,6 +176,8 @@ def only(steps: Iterable[T], texts: Sequence[str], word: str = "case") -> list[T
         ConfigError: No step has them all; the message calls a step `word`.
     """
     found = [step for step in steps if all(text in str(step) for text in texts)]
+    if not found and not texts:
+        raise ConfigError(f"there is no {word} to measure")
     if not found:
         raise ConfigError(f"no {word} has {' and '.join(map(repr, texts))} in its name")
     return found

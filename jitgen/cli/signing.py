@@ -28,16 +28,22 @@ def trust_of(store: Store) -> Trust | None:
 
 def warn_of_key(output: Output, keyid: str, store: Store) -> None:
     """
-    Warn if this machine's trust document refuses signatures of the key, or soon will.
+        Warn if this machine's trust document refuses signatures of the key, or soon will.
 
-    Raises:
-        SigningError: The document revokes the key, so its signatures would never be accepted.
-    """
+        Raises:
+                SigningError: The document revokes the key, or has it as a root: nothing that it signs will
+                ever count.
+        """
     from jitgen.signing.standing import SHOWN, standing
 
     trust = trust_of(store)
     if trust is None:
         return
+    if keyid in {root.keyid for root in trust.roots}:
+        raise SigningError(
+            f"key {keyid[:SHOWN]} is a root key of trust document {trust.version}, which signs no "
+            "entries and must lie where nothing runs; make another with jitgen trust key"
+        )
     if keyid in trust.revoked_keys:
         why = trust.revoked_keys[keyid] or "no reason given"
         raise SigningError(

@@ -33,15 +33,15 @@ _SPREAD, _FORMAT = "row_spread", "format"
 
 def save_prepacked(weights: Mapping[str, PrepackedWeights], path: str | Path) -> None:
     """
-    Write weights to a file.
+        Write weights to a file.
 
-    Args:
-        weights: The weights, by names that the caller chooses, such as those of layers.
-        path: The file; an existing one is replaced.
+        Args:
+            weights: The weights, by names that the caller chooses, such as those of layers.
+            path: The file; an existing one is replaced.
 
-    Raises:
-        InputError: `weights` is empty, or has values that are not prepacked weights.
-        ToolchainError: safetensors is not installed.
+        Raises:
+                InputError: `weights` has none, or something else; or the file cannot be written.
+                ToolchainError: safetensors is not installed.
     """
     files = _safetensors("safetensors.torch")
     if not weights:
@@ -59,7 +59,10 @@ def save_prepacked(weights: Mapping[str, PrepackedWeights], path: str | Path) ->
             facts[name][_SPREAD] = each.row_spread
         if each.format is not PrepackedFormat.MXFP4:
             facts[name][_FORMAT] = str(each.format)
-    files.save_file(tensors, str(path), metadata={_METADATA: canonical_json(facts)})
+    try:
+        files.save_file(tensors, str(path), metadata={_METADATA: canonical_json(facts)})
+    except _safetensors("safetensors").SafetensorError as error:
+        raise InputError("path", f"{path} cannot be written: {error}") from error
 
 
 def load_prepacked(

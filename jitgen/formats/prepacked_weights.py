@@ -148,7 +148,14 @@ class PrepackedWeights:
         return self._like(self.values.to(device), self.factor.to(device))
 
     def part(self, groups: slice) -> PrepackedWeights:
-        """Return the weights of some groups, in the same memory: a share of experts."""
+        """
+        Return the weights of some groups, in the same memory: a share of experts.
+
+        Raises:
+            InputError: `groups` is no slice.
+        """
+        if not isinstance(groups, slice):
+            raise InputError("groups", f"must be a slice, such as slice(0, 8) (got {groups!r})")
         return self._like(self.values[groups], self.factor[groups])
 
     def _like(self, values: Tensor, factor: Tensor) -> PrepackedWeights:
@@ -213,7 +220,14 @@ class PrepackedWeights:
         return e2m1.paired(codes), found.masked_fill(is_zero & (found != scales.NAN), 0)
 
     def weights(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the numbers that kernels compute with, (G, N, K) of `dtype`."""
+        """
+        Return the numbers that kernels compute with, (G, N, K) of `dtype`.
+
+        Raises:
+            InputError: `dtype` is no torch.dtype.
+        """
+        if not isinstance(dtype, torch.dtype):
+            raise InputError("dtype", f"must be a torch.dtype (got {dtype!r})")
         packed, scale = self.unpack()
         size = self.format.facts.values
         if self.format is PrepackedFormat.MXFP8:

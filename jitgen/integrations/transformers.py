@@ -200,7 +200,9 @@ def prewarm(
 
 
 def _experts(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield every module of experts that uses transformers' interface."""
+    """Yield every module of experts behind transformers' interface; InputError of no module."""
+    if not isinstance(model, nn.Module):
+        raise InputError("model", f"must be a torch.nn.Module (got {type(model).__name__})")
     for module in model.modules():
         if hasattr(module, "down_proj") and hasattr(module, "_is_expert_parallel"):
             yield module

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from types import ModuleType
@@ -113,13 +113,18 @@ def load(path: Path) -> list[Case]:
     sys.path.insert(0, str(path.parent))
     try:
         function = getattr(_module(path), FUNCTION, None)
-        found = list(function()) if callable(function) else None
+        made = function() if callable(function) else None
+        found = list(made) if isinstance(made, Iterable) else None
     except (Exception, SystemExit) as error:
         raise ConfigError(_raised(path, error)) from error
     finally:
         sys.path.remove(str(path.parent))
-    if found is None:
+    if not callable(function):
         raise ConfigError(f"{path.name} defines no {FUNCTION}(); see docs/verify.md")
+    if found is None:
+        raise ConfigError(
+            f"{FUNCTION}() of {path.name} returns {shown(made)}; it must return, or yield, cases"
+        )
     if not found:
         raise ConfigError(f"{FUNCTION}() of {path.name} returns no cases")
     for number, case in enumerate(found):

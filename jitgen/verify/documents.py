@@ -60,7 +60,8 @@ def verify_document(
         document = read_document(path)
         verdict = document.run(modes, time_limit_s)
     except (InputError, OSError, ValueError) as error:
-        raise ConfigError(f"{path.name}: {error}") from error
+        said = str(error).removeprefix(f"{path.name}: ")
+        raise ConfigError(f"{path.name}: {said}") from error
     trial = Trial(
         sizes=Document(devices=document.count, calls=len(document.calls), replays=document.replays),
         values="the document's",

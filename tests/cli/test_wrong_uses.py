@@ -38,6 +38,7 @@ def place(tmp_path: Path, cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "config.json").write_text(json.dumps(experts))
     (tmp_path / "dense.json").write_text(json.dumps({"hidden_size": 256}))
     (tmp_path / "rec.py").write_text("print('no cases')\n")
+    (tmp_path / "none.cases").write_text('{"cases": []}')
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -77,6 +78,7 @@ def place(tmp_path: Path, cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("token pods --scopes read,", "(got '')"),
         ("bench layer --ranks 99", "'--ranks': 99 is not in the range 2<=x<=8"),
         ("bench layer --tokens 0", "must be numbers of at least 1, such as 1,8,64 (got '0')"),
+        ("bench hopper-fp4 --kernels --cases none.cases", "there is no case to measure"),
         # hints that led nowhere
         ("prewarm config.json", "; jitgen plan from-config makes one of a model's config.json"),
         (f"prewarm {CPU}", "; it is a kernel's name, which jitgen prewarm takes with --config"),
@@ -178,6 +180,17 @@ def test_a_file_that_is_no_key_is_not_to_be_made_secret(
 
     assert done.code == 1
     assert done.err == "error: mine.toml is no private key; jitgen trust key makes one\n"
+
+
+def test_a_root_key_signs_no_kernels(jitgen: Jitgen, place: Path) -> None:
+    """`jitgen trust add` was advised, which refuses root keys."""
+    place.chmod(0o700)
+    jitgen("trust init --file trust.json --root-key root.pem")
+    with settings.scope(trust=place / "trust.json"):
+        done = jitgen("cache sign --key root.pem")
+
+    assert (done.code, done.out) == (1, "")
+    assert "is a root key of trust document 1, which signs no entries" in done.err
 
 
 def test_a_signer_that_cannot_listen_does_not_say_that_it_does(jitgen: Jitgen, place: Path) -> None:

@@ -40,6 +40,10 @@ def layer() -> jitgen.MoELayer:
     return jitgen.MoELayer(config, jitgen.ExpertWeights(w13=W13, w2=W2))
 
 
+def packed() -> jitgen.quantize.PrepackedWeights:
+    return jitgen.quantize.prepack_mxfp4_from(torch.randn(1, 128, 128))
+
+
 CALLS: dict[str, Call] = {
     "out_dtype: must be a torch.dtype, or None (got 'bf16')": lambda: jitgen.grouped_gemm(
         X, W13, offs=OFFS, out_dtype=KIND
@@ -119,6 +123,12 @@ CALLS: dict[str, Call] = {
     "kernel: must be a compiled kernel (got int)": lambda: jitgen.emulate(NO),
     "GroupedGemmConfig needs layout, tile": lambda: jitgen.GroupedGemmConfig.from_json({}),
     "Tile needs n, k": lambda: jitgen.Tile.from_json({"m": 16}),
+    "groups: must be a slice, such as slice(0, 8) (got 0)": lambda: packed().part(NO - 5),
+    "dtype: must be a torch.dtype (got 'bf16')": lambda: packed().weights(KIND),
+    "path: /none/x cannot be written: ": lambda: jitgen.quantize.save_prepacked(
+        {"a": packed()}, "/none/x"
+    ),
+    "from_recording takes a Recording (got int)": lambda: plans.from_recording(NO),
     "there is no file none.py": lambda: verify_file("none.py", "sm_90a"),
     "config: the given config must say norm_topk_prob, True or False (got nothing)": lambda: (
         jitgen.RouterConfig.from_config({"model_type": "qwen3_moe", "num_experts": 8})
