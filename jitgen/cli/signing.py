@@ -28,12 +28,12 @@ def trust_of(store: Store) -> Trust | None:
 
 def warn_of_key(output: Output, keyid: str, store: Store) -> None:
     """
-        Warn if this machine's trust document refuses signatures of the key, or soon will.
+    Warn if this machine's trust document refuses signatures of the key, or soon will.
 
-        Raises:
-                SigningError: The document revokes the key, or has it as a root: nothing that it signs will
-                ever count.
-        """
+    Raises:
+        SigningError: The document revokes the key, or has it as a root: nothing that it signs will
+            ever count.
+    """
     from jitgen.signing.standing import SHOWN, standing
 
     trust = trust_of(store)

@@ -33,15 +33,15 @@ _SPREAD, _FORMAT = "row_spread", "format"
 
 def save_prepacked(weights: Mapping[str, PrepackedWeights], path: str | Path) -> None:
     """
-        Write weights to a file.
+    Write weights to a file.
 
-        Args:
-            weights: The weights, by names that the caller chooses, such as those of layers.
-            path: The file; an existing one is replaced.
+    Args:
+        weights: The weights, by names that the caller chooses, such as those of layers.
+        path: The file; an existing one is replaced.
 
-        Raises:
-                InputError: `weights` has none, or something else; or the file cannot be written.
-                ToolchainError: safetensors is not installed.
+    Raises:
+        InputError: `weights` has none, or something else; or the file cannot be written.
+        ToolchainError: safetensors is not installed.
     """
     files = _safetensors("safetensors.torch")
     if not weights:

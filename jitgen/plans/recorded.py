@@ -23,18 +23,18 @@ def from_recording(
     recording: Recording, name: str = "recorded", *, least: int = 1, fills: bool = False
 ) -> Plan:
     """
-        Return the plan of the recorded calls, the most frequent ones first.
+    Return the plan of the recorded calls, the most frequent ones first.
 
-        Args:
-            recording: Calls of one process, or of several; see `jitgen.plans.recording.added`.
-            name: The plan's name.
-            least: Calls that an entry must have; entries with fewer are left out.
-            fills: Whether to add entries, at the end, for buckets without calls that lie between
-                buckets with calls.
+    Args:
+        recording: Calls of one process, or of several; see `jitgen.plans.recording.added`.
+        name: The plan's name.
+        least: Calls that an entry must have; entries with fewer are left out.
+        fills: Whether to add entries, at the end, for buckets without calls that lie between
+            buckets with calls.
 
-        Raises:
-                PlanError: It is no recording, or no call is left.
-        """
+    Raises:
+        PlanError: It is no recording, or no call is left.
+    """
     if not isinstance(recording, Recording):
         raise PlanError(f"from_recording takes a Recording (got {type(recording).__name__})")
     found: dict[tuple[Problem, int, int], int] = {}
