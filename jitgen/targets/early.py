@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configs of a chain of launches that start before those in front of them have ended."""
+"""
+Configs of a chain of launches in which a kernel starts before the previous kernels have ended.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The cost model: an estimate of the time of a call, in microseconds, from what the units of an SM do
-in a cycle. On paper: no constant was measured on such a GPU.
+The cost model: an estimate of the time of a call, in microseconds, from the work of an SM's units
+per cycle. It was never compared with such a GPU: none of its constants was measured on one.
 
 A CTA takes as long for a k-block, 128 bytes of each row, as the slowest of these, which overlap:
 
@@ -49,8 +49,8 @@ ragged kernels, where multiply-adds are packed two to an instruction.
 
 _WRONG_HINT = 0.01
 """
-Assumed: relative cost of streaming weights past L2 that several tiles read, or of letting weights
-that one tile reads push others out of it. It decides between kernels that differ in nothing else.
+Assumed: relative cost of streaming weights past L2 that several tiles read, or of keeping weights
+in L2 that only one tile reads. It only decides between kernels that are otherwise equal.
 """
 
 

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The cost model: an estimate of the time of a call, in microseconds, from what the units of an SM do
-in a cycle. On paper: no constant was measured on such a GPU.
+The cost model: an estimate of the time of a call, in microseconds, from the work of an SM's units
+per cycle. It was never compared with such a GPU: none of its constants was measured on one.
 
-A CTA multiplies a tile of K as fast as its tensor cores do, its schedulers issue, or sums are ready
-to be added to, whichever is slowest. Meanwhile the next one is loaded: from L2, whose rate all SMs
-share, and from memory, which delivers weights once for each group that has rows. A call takes waves
-of tiles, each as long as the slowest of these; in the last one those that are left share the rates.
+The time of a k-block in a CTA is the longest of three: that of its tensor cores, that of its
+schedulers' instructions, and that until its sums can be added to again. The next k-block is loaded
+at the same time: from L2, whose rate all SMs share, and from memory, from which the weights of each
+group with rows are read once. A call takes waves of tiles, each as long as the slowest of these; in
+the last wave the remaining tiles share the rates.
 
-How many tiles there are depends on the rows of each group, not known beforehand. Some
-experts are more popular than others, and each call draws its rows at their odds: of many experts
-with few rows each, some have none, and others twice as many as fit a tile. And a problem stands for
-others with a few rows less, which may be just what saves them a wave: its time is the mean of
-theirs.
+The number of tiles depends on the rows of each group, which are not known in advance. The model
+assumes that some experts are more popular than others, and that the rows of a call are drawn with
+these probabilities: of many experts with few rows each, some have none, and others twice the rows
+of a tile. Also, a problem represents others with a few rows less, which may need one wave less: its
+time is the mean of their times.
 """
 
 from __future__ import annotations
@@ -35,18 +36,21 @@ Assumed: rows of experts in parts of their mean, equally likely; lognormal with 
 """
 
 _STANDS_FOR = (0.8, 0.9, 1.0)
-"""Rows of the problems that one stands for, in parts of its own: buckets are that wide."""
+"""
+Rows of the problems that one problem represents, relative to its rows: this is the width of
+buckets.
+"""
 
 _FEW = 64.0
-"""Mean rows up to which each number of rows is looked at; above, the deviation is small."""
+"""Mean rows up to which every number of rows is considered; above, the deviation is small."""
 
 _QUANTILES = (-1.53, -0.89, -0.49, -0.16, 0.16, 0.49, 0.89, 1.53)
 """Deviations from the mean, equally likely: the middles of eighths of a normal distribution."""
 
 _WRONG_HINT = 0.002
 """
-Assumed: relative cost of letting weights that one tile reads push others out of L2. It decides
-between kernels that differ in nothing else.
+Assumed: relative cost of keeping weights in L2 that only one tile reads, which displace others. It
+only decides between kernels that are otherwise equal.
 """
 
 

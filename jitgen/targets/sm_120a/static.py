@@ -13,7 +13,11 @@ from __future__ import annotations
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 
 _UP_TO = ((8, 8), (16, 16), (32, 32), (96, 64))
-"""Rows to be held, and the rows of the tile that takes them; streamed, as they share none."""
+"""
+The rows of the chosen tile (second number), if it must hold at most the first number of rows: those
+of the only group, or twice the mean of several. The tile's weights are streamed past L2, because no
+two tiles share them.
+"""
 
 
 def choose(

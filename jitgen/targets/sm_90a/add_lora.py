@@ -12,10 +12,13 @@ from jitgen.targets.sm_90a.streams import WARP, StreamRules, share_of
 from jitgen.targets.sums import SumOrder
 
 VECTOR = 8
-"""Values that a lane takes at once: 16 bytes."""
+"""Values that a lane reads at once: 16 bytes."""
 
 WINDOW = 32
-"""Rows that follow each other, of which those with one adapter and one expert have a CTA."""
+"""
+Number of consecutive rows; those of them with the same adapter and the same expert are computed by
+one CTA.
+"""
 
 ROWS = 8
 """Rows of x that an instruction multiplies."""

@@ -12,9 +12,9 @@ from jitgen.config.layouts import GROUP_ALIGNMENT
 
 SHORT_M = 8
 """
-Rows of a tile whose a and scales come in boxes of their own. What lies beyond the end of a tensor
-costs the TMA unit 2 ns for a row of a and 0.5 for a scale, each k-block, and of a decoding group's
-usual boxes most may lie there.
+Rows of a short tile, for which there are separate boxes of a and of scales. For each k-block the
+TMA unit needs 2 ns for a row of a, and 0.5 ns for a scale, that is beyond the end of the tensor; in
+decoding most of a usual box may be beyond it.
 """
 
 
@@ -25,8 +25,9 @@ def align(size: int, to: int) -> int:
 
 WARPGROUPS = {64: 1, 128: 2, 192: 3, 256: 2}
 """
-Warpgroups that multiply, by the rows of a tile: from two on, one promotes while others multiply.
-Two of 256 rows take two blocks of 64 each, for with four a thread would have 96 registers.
+Warpgroups that multiply, by the rows of a tile: with two or more, one promotes while others
+multiply. The two of a tile of 256 rows compute two blocks of 64 each, because with four warpgroups
+a thread would only have 96 registers.
 """
 
 
@@ -119,8 +120,7 @@ def has_list(config: GroupedGemmConfig) -> bool:
 
 def short_m(config: GroupedGemmConfig) -> int:
     """
-    Return the rows of a short tile, which has boxes of its own; 0 if no tile has them because none
-    is shared.
+    Return the rows of a short tile, which has separate boxes; 0 if the config has no short tiles.
     """
     has_table = config.layout is not Layout.CONTIGUOUS
     return SHORT_M if has_table and config.tile.m == 64 and config.cluster.size == 1 else 0
@@ -132,8 +132,8 @@ MOST_SMS = 132
 
 def lane_tiles(config: GroupedGemmConfig) -> int:
     """
-    Return the tiles of each lane where a scheduler warp assigns those of a wave; 0 where they are
-    taken as they come.
+    Return the tiles per lane of a scheduler warp that assigns the tiles of a wave; 0 if CTAs take
+    tiles in their order.
 
     Tiles of one block of 64 rows all take about as long, and the rows of contiguous groups are not
     counted.
@@ -145,7 +145,10 @@ def lane_tiles(config: GroupedGemmConfig) -> int:
 
 
 def short_scale_box(config: GroupedGemmConfig) -> int:
-    """Return the activation scales that one copy loads of a short tile; 0 where there are none."""
+    """
+    Return the number of activation scales of a short tile that one copy loads; 0 if there are no
+    such tiles.
+    """
     rows = short_m(config)
     return box_of_scales(config, rows) if rows else 0
 

@@ -28,17 +28,17 @@ MAX_STAGES = 12
 """More operand stages than this never made a kernel faster."""
 
 MIN_STAGES = 4
-"""Fewer do not hide the way from memory."""
+"""With fewer stages, the latency of memory is not hidden."""
 
 MIN_WIDTH = 8
 """Rows of a that the narrowest WGMMA takes."""
 
 LISTED_ROWS = 65_536
 """
-Contiguous rows whose tiles a list has entries for: 512 groups of a block each. Tiles beyond these
-are dealt with those that are padding only, three of four where groups are small. With the list no
-kernel that may be chosen has fewer stages than for ragged rows, whose table takes room as well; but
-one of ten fewer where blocks of 4,608 bytes just fill the memory.
+Number of contiguous rows for which the list of tiles has entries: 512 groups of one block each.
+CTAs also compute tiles after these, including those that only contain padding, which are three of
+four if groups are small. With the list no candidate kernel has fewer stages than for ragged rows,
+whose table takes memory as well, except one of ten if blocks of 4,608 bytes just fill the memory.
 """
 
 REGISTERS = 65_536
@@ -54,17 +54,20 @@ Registers of a thread for words in flight, factors and states of pipelines; with
 
 SOME_PARTIALS, MOST_PARTIALS = 4, 8
 """
-Partial sums of a k-block where each 32 along K has a scale of its own, or each 16: then WGMMAs,
-which take 32, have zeros for the other 16, in registers of their own.
+Partial sums of a k-block if each 32 values along K have a scale, and if each 16 have one. WGMMAs
+multiply 32 values, so in the second case the other 16 are zeros, in separate registers.
 """
 
 _MORE_FACTORS = 12
-"""Registers of the scales of 16 along K beyond those of 32, which are spare ones."""
+"""
+Additional registers for scales of 16 values along K, compared with those of 32, which fit into the
+spare registers.
+"""
 
 _FACTORS = 20
 """
-Registers of two k-blocks' scales of weights, where there are so many, beyond the spare ones: with
-less, kernels spill.
+Registers for the weight scales of two k-blocks, in addition to the spare ones, if there are as
+many: with fewer, kernels spill.
 """
 
 
@@ -89,8 +92,8 @@ class Fp4Derived:
         narrowest: Fewest rows of a that a WGMMA takes: all of a tile's, half or a quarter. Each
             tile is multiplied with as few as hold its own.
         narrowest_box: Fewest rows of a that one copy loads: as few as are multiplied, or a tile's.
-        early_rows: Up to so many rows of a WGMMA, scales of rows are read ahead of the sums that
-            they scale: their way from memory costs short sums a tenth of their time.
+        early_rows: Largest number of rows of a WGMMA for which scales of rows are read ahead of the
+            sums that they scale: their way from memory costs short sums a tenth of their time.
         max_entries: Entries of the table of tile counts, or of the list of tiles with rows.
         scale_box: Activation scales that one copy loads.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
@@ -361,7 +364,8 @@ def _is_paired(config: GroupedGemmConfig) -> bool:
 
 def _early_rows(config: GroupedGemmConfig, *, is_paired: bool) -> int:
     """
-    Return up to how many rows of a WGMMA there is room for scales beside the sums that they scale.
+    Return the largest number of rows of a WGMMA for which registers suffice for both the scales and
+    the sums that they scale.
 
     Where scales are in e4m3 values that goes by all rows of a tile: by those that it has, tiles
     that have all took 2 % longer.
@@ -394,13 +398,16 @@ def _is_slow(num_partials: int, rows: int) -> bool:
 
 
 def _sums(config: GroupedGemmConfig, rows: int) -> int:
-    """Return the accumulator registers of a thread, partial and final, of so many rows of a."""
+    """
+    Return the accumulator registers of a thread, for partial and final sums of `rows` rows of a.
+    """
     return (partials(config) + 1) * rows // 2
 
 
 def _scale_box(config: GroupedGemmConfig) -> int:
     """
-    Return the activation scales that one copy loads; 0 where there are none for parts of K.
+    Return the number of activation scales that one copy loads; 0 if there are no scales for parts
+    of K.
 
     A ragged tile starts at any row, but the TMA unit faults where its first coordinate is not at
     whole 16 bytes, so that a box begins up to 3 rows ahead.

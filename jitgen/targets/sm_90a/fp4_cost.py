@@ -2,14 +2,16 @@
 """
 The cost model of kernels for prepacked weights: an estimate of the time of a call, in microseconds.
 
-As `jitgen.targets.sm_90a.cost` has it: whole waves of tiles, each as long as the slower of decoding
-and multiplying its k-blocks and of its share of memory's rate, and a little of the other. Decoding
-takes the same for one token as for eight; what tokens cost shows in the table, by the rows of the
-WGMMAs, of which a tile takes the narrowest that hold its tokens.
+As in `jitgen.targets.sm_90a.cost`, a call takes whole waves of tiles. The time of a tile is the
+longer of two, plus a small part of the other: decoding and multiplying its k-blocks, and loading
+them at its share of memory's rate. Decoding takes the same time for one token as for eight. The
+table has the times by the rows of the WGMMAs; a tile uses the narrowest WGMMAs that hold its
+tokens.
 
-Tiles of contiguous rows are counted without those that are padding only, which are not dealt, and
-the last of a group as narrow as its rows, if padding comes behind these. How many rows the last
-block of a group has is not known when a kernel is chosen: a call takes the mean of several numbers.
+For contiguous rows, tiles that only contain padding are not counted, because no CTA computes them,
+and the last tile of a group counts as narrow as its rows if padding follows these. The rows of a
+group's last block are not known when a kernel is chosen: the time of a call is the mean over
+several numbers.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.fp4 import DEPTH, block_bytes, narrowest, narrowest_box
 
 RowDistribution = tuple[tuple[float, float], ...]
-"""Numbers of rows that lie together from the start of a tile, each with its frequency."""
+"""Numbers of valid rows at the start of a tile, each with its frequency."""
 
 CALL_US = 8.0
-"""Time of a call besides its waves: launch, table of tiles, first loads, a last tile."""
+"""Time of a call in addition to its waves: launch, table of tiles, first loads, a last tile."""
 
 TILE_US = 1.5
-"""Time to start and end a tile, as far as nothing hides it."""
+"""Time to start and end a tile that does not overlap other work."""
 
 EXCHANGE_US = 0.6
 """Time that the exchange of sums adds to a tile with split K, in FP8 kernels with 64 rows."""
@@ -48,16 +50,20 @@ OVERLAP = 6.3
 """Exponent of the mean of the two that overlap; see `jitgen.targets.sm_90a.devices.Fit`."""
 
 WARPGROUPS = 0.6
-"""Four warpgroups do twice the work of two in 2**0.6 of the time: 139 us for 185, three 162."""
+"""
+Four warpgroups do twice the work of two in 2**0.6 times the time: 139 us instead of 185 for the
+same work; three take 162.
+"""
 
 BLOCK128 = 1.05
 """Scales of a that change along K, in parts of a k-block: 1 % of a call of 8 tokens, 8 % of 64."""
 
 LAST_ROWS = {"alone": (8, 16, 32, 64), "behind others": (16, 48, 80, 112)}
 """
-Rows that a contiguous group's last block may have, all equally likely, for a call does not know
-them: few where it is the group's only block, as in decoding, and any number behind others. So no
-choice is best for one number and bad for all others.
+Assumed numbers of rows in a contiguous group's last block, all equally likely, because they are not
+known when a kernel is chosen: few if it is the group's only block, as in decoding, and any number
+if it follows other blocks. The mean over several numbers avoids choices that are best for one
+number and bad for the others.
 """
 
 K_BLOCK_US = {
@@ -103,7 +109,7 @@ measured.
 
 class _Call(NamedTuple):
     """
-    Predicted time of a call whose rows are dealt in one way.
+    Predicted time of a call with one distribution of rows.
 
     Attributes:
         us: Microseconds.
@@ -187,7 +193,7 @@ def _tiles(config: GroupedGemmConfig, distribution: RowDistribution) -> tuple[fl
 
 
 def _k_block_us(config: GroupedGemmConfig, tokens: float) -> float:
-    """Return the time of a k-block of a tile in which a group has so many tokens."""
+    """Return the time of a k-block of a tile with `tokens` tokens of a group."""
     tile, types = config.tile, config.operands
     parts = 2 if types.a_dtype is DType.E4M3X2 else 1
     rows = narrowest(config)

@@ -2,8 +2,9 @@
 """
 Rules of sm_90a for the grouped GEMM: see `jitgen.targets.protocol.Rules`.
 
-Kernels for weights as they were quantised and for prepacked ones are two families, each with rules,
-candidates, costs and a template of its own. Which is asked follows from how b lies in memory.
+Kernels for weights in their original layout and kernels for prepacked weights are two families,
+each with separate rules, candidates, costs and templates. The layout of b decides which family is
+used.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _FAMILIES: dict[BLayout, PlainGemm | Fp4Gemm] = {
 
 
 class GroupedGemm(GemmRules):
-    """Both families, behind one object."""
+    """Both families as one object."""
 
     arch = "sm_90a"
     generation = PlainGemm.generation

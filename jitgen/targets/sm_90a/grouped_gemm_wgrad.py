@@ -2,8 +2,8 @@
 """
 Rules of sm_90a for `grouped_gemm_wgrad`: see `jitgen.targets.protocol.Rules`.
 
-WGMMA reads bf16 operands of either order, so that both are taken as they lie: (rows, columns) with
-the rows along the sums. FP8 operands it reads in one order only, and there they have no kernel.
+WGMMA reads bf16 operands in either order, so both are used in their layout: (rows, columns) with
+the rows along the sums. It reads FP8 operands in one order only, so there is no kernel for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ cost short groups; with less, what a warpgroup does for each block would show.
 """
 
 _ATOM = ROW_BYTES * 8 // DType.BF16.bits
-"""Columns that lie next to each other in shared memory: what the swizzle spans."""
+"""Number of contiguous columns in shared memory: the span of the swizzle."""
 
 _BOX_BYTES = 64 * ROW_BYTES
 """A place of the store: 64 rows as wide as a swizzle."""

@@ -116,7 +116,10 @@ _TILINGS_OF_COPIES = {
     ),
     Walk.SORT: (Tiling(threads=64, ctas_per_sm=16),),
 }
-"""For values that stay as they are: of 16 columns a store of 16 bytes would fill half sectors."""
+"""
+Tilings for values that are not quantised: with vectors of 16 columns a store of 16 bytes would fill
+half of a sector.
+"""
 
 _TILINGS_OF_ROWS = (
     Tiling(threads=256, held=4, ctas_per_sm=4, is_eager=True),

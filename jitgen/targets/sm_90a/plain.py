@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of sm_90a for grouped GEMMs whose weights are as they were quantised."""
+"""
+Rules of sm_90a for grouped GEMMs with weights in their original layout, that is, not prepacked.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from jitgen.templates import ROOT
 
 class PlainGemm(Sm90Rules):
     """
-    Rules of grouped GEMMs with weights as they were quantised, their candidates and their cost
+    Rules of grouped GEMMs with weights in their original layout, their candidates and their cost
     model.
     """
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The cost model of `grouped_gemm_wgrad`: whole waves of tiles, each as deep as a group has rows.
+The cost model of `grouped_gemm_wgrad`: whole waves of tiles, each summing over the rows of a group.
 
-A k-block takes as long as the slower of two things, and a little of the other: its products, at
-three quarters of the peak, and what L2 gives all SMs at once, which is less where a cluster shares
-a tile. A tile ends with its store, a part of which nothing hides. Beside the waves stand the bytes
-that cross DRAM, most of which are the gradient where groups are small.
+The time of a k-block is the longer of two, plus a small part of the other: its products at three
+quarters of the peak rate, and its loads at the rate of L2 for all SMs together, which are fewer if
+a cluster shares a tile. A tile ends with its store, of which a part does not overlap other work.
+The time of a call combines its waves and its DRAM traffic in the same way; most of the traffic is
+the gradient if groups are small.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US, _overlapped
 from jitgen.targets.sm_90a.devices import Fit
 
 _STORE_BYTES_PER_US = 2e5
-"""Of a tile's results, by one SM, from registers to its places in shared memory."""
+"""Rate at which one SM writes a tile's results from registers to shared memory."""
 
 _TILE_US = 0.3
-"""What starts a tile, as far as nothing hides it."""
+"""Time to start a tile that does not overlap other work."""
 
 
 def predict(
