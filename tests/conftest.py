@@ -54,15 +54,18 @@ torch stay for good, and to look at them again and again took half of the time o
 """
 
 
-_FIRST, _OF_MORE = 2, 12
-"""Of the cases of one test a push runs the first two, and of those behind them every twelfth."""
+_FIRST, _OF_MORE, _OF_MORE_THAT_COMPILE = 2, 6, 12
+"""
+Of the cases of one test a push runs the first two, and of those behind them every sixth; where
+most cases compile, in `tests/compile`, every twelfth.
+"""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Leave most cases of a test that has many to the night: all but every n-th of one that is marked
-    `sampled(n)`, else all but the first two and every twelfth.
+    `sampled(n)`, else all but the first two and every sixth or twelfth.
     """
     cases: Counter[str] = Counter()
     for item in items:
@@ -70,7 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         test = item.nodeid.partition("[")[0]
         place, sampled = cases[test], item.get_closest_marker("sampled")
-        if place % sampled.args[0] if sampled else place >= _FIRST and place % _OF_MORE:
+        step = _OF_MORE_THAT_COMPILE if item.path.parent.name == "compile" else _OF_MORE
+        if place % sampled.args[0] if sampled else place >= _FIRST and place % step:
             item.add_marker(pytest.mark.nightly)
         cases[test] += 1
 

@@ -207,7 +207,7 @@ def programs() -> Programs:
     return Programs({"layer": (PROGRAM, sizes)})
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_a_mistake_is_found(programs: Programs, mistake: Mutation) -> None:
     assert is_found_by_verify(programs[mistake.program], mistake)

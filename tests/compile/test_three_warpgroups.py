@@ -13,11 +13,12 @@ import pytest
 
 import jitgen
 from jitgen.codegen.render import render
-from jitgen.compile import compiler, inspect
+from jitgen.compile import inspect
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import Cluster, Epilogue, GroupedGemmConfig, Operands, Tile
 from jitgen.targets.legality import require
 from jitgen.verify import device
+from jitgen.verify.artifacts import compiled
 from tests import needs
 from tests.problems import make_for, verify_exact
 
@@ -54,10 +55,9 @@ NAMES = {"blocks": BLOCKS, "rows": ROWS, "plain": PLAIN, "columns": COLUMNS, "wi
         for name, config in NAMES.items()
     ],
 )
-def test_no_spill(config: GroupedGemmConfig) -> None:
+def test_no_spill(config: GroupedGemmConfig, shared_cache: None) -> None:
     """As many accumulators as the rules allow, and what takes registers beside them."""
-    made = compiler.compile_source(render(config, Arch.SM_90A), links=False)
-    found = inspect.resources(made.files[made.library])
+    found = inspect.resources(compiled(render(config, Arch.SM_90A)).library)
 
     assert require(config, "sm_90a").derived.math_registers == 160
     assert (found.stack_bytes, found.spill_instructions) == (0, 0)

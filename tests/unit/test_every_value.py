@@ -61,6 +61,7 @@ APART = {
 """Enumerations of `jitgen.config` that no config has, and why."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("op", OPERATIONS.names())
 def test_every_value_of_every_field_has_a_kernel(op: str) -> None:
     """On a GPU that is emulated or on a CPU; by itself, where the rules of a target have it."""
