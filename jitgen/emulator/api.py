@@ -59,7 +59,7 @@ def emulate(
 
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
-        UnsupportedPtx: It holds what the emulator does not know.
+        UnsupportedPtx: The PTX has something that the emulator does not support.
         EmulationError: It cannot be run for another reason.
         ToolchainError: A C compiler is missing.
         InputError: It is no kernel, `modes` is wrong, or a name in `unknown` or `settled`.
@@ -104,7 +104,7 @@ def emulate_ptx(
 
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
-        UnsupportedPtx: It holds what the emulator does not know, or no such kernel.
+        UnsupportedPtx: The PTX has something that the emulator does not support, or no such kernel.
         EmulationError: It names no target, or one that is not known.
         InputError: The arguments do not fit the parameters, `modes` is wrong, or a name in
             `unknown`.

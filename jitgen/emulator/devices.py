@@ -122,7 +122,7 @@ def emulate_devices(
 
     Raises:
         MachineFault: A kernel did what hardware would not survive; Deadlock if all wait for ever.
-        UnsupportedPtx: One holds what the emulator does not know.
+        UnsupportedPtx: The PTX of a call has something that the emulator does not support.
         EmulationError: One cannot be run for another reason.
         InputError: The calls and windows do not fit each other, `modes` is wrong, or a name in
             `unknown`.

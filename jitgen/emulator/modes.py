@@ -41,7 +41,7 @@ class Mode:
         by_warp: Never run two warps as one, so that the schedule decides which is first.
         seed: Of the random schedule; None runs the first that can.
         clusters: Clusters that start at once.
-        is_reversed: What is last in order goes first: clusters, warps, lanes that update a word.
+        is_reversed: Whether clusters, warps, and lanes that update a word run in reverse order.
         fails_peeks: A wait that may fail does so the first time, unless the answer is certain.
         last: The cluster, in the order of the launch, that starts after all others; -1: none.
         late_device: Of several devices the one that goes on only when no other can; -1: none.
@@ -101,7 +101,7 @@ def random_mode(seed: int) -> Mode:
 
 
 MOST_SEEDS = 10_000
-"""Most seeds of one range: each is a mode of its own, which takes seconds."""
+"""Most seeds of one range: each seed is a separate mode, which takes seconds."""
 
 QUICK = (EAGER, DEFERRED, random_mode(3))
 """One of each kind: the seed defers everything and lets two clusters run at once."""

@@ -93,7 +93,7 @@ def shared_parts(
     Yield shared accesses, sorted by the CTA whose memory they are to.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         addresses: Shared addresses [k].
         width: Bytes of each access.

@@ -136,7 +136,7 @@ def apply(
     Update memory for the threads under the mask.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         mask: Of the guard.
         addresses: [n] or a scalar.
@@ -248,7 +248,7 @@ def _in_turn(f: Fragment, job: _Job, positions: Threads, before: Array) -> tuple
     Return what each of some updates finds, and what its place holds after all of them.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         job: The updates.
         positions: Which of them [m].
         before: What their places hold before [m].

@@ -72,7 +72,7 @@ def copy(
     Start the copies of the threads under the mask.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         mask: Of the guard.
         targets: Shared addresses, [n] or a scalar.

@@ -175,7 +175,7 @@ def wait_if_spinning(f: Fragment, at: int, found: bytes) -> Wait | None:
     Return the wait of threads that met the same twice with no write to global memory in between.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction, at which its block starts.
         found: What they met.
     """

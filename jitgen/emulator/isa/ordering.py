@@ -71,7 +71,7 @@ def release(
     Release the knowledge of threads at addresses.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         addresses: Where each thread writes [k].
         agents: The warp of each thread [k].
         order: Not weak. A relaxed write releases what its warp knew at its last fence.

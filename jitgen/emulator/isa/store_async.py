@@ -75,7 +75,7 @@ def store_async(
     Store, for each thread under the mask, its values where it says, and signal its barrier.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         mask: Of the guard.
         places: Shared addresses, and those of mbarriers, each [n] or a scalar.

@@ -47,7 +47,7 @@ def arrive(f: Fragment, at: int, mask: Mask, address: PerThread, ctas: PerThread
     Let what each thread under the mask issued arrive at a barrier when it is done.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         mask: The guard.
         address: The barrier.

@@ -123,7 +123,7 @@ def multiply(f: Fragment, at: int, mask: Mask, form: Form, operands: Vector) -> 
     Issue the instruction for each thread under the mask.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         mask: The guard.
         form: The parts of its opcode.

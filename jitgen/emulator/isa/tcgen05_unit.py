@@ -101,7 +101,7 @@ def issue(f: Fragment, at: int, thread: int, kind: str = KIND) -> Issue:
     Return an issue by a thread, 0..n-1 of the fragment's; its unit knows what `known` returns.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         thread: The thread.
         kind: Name of the unit: the thread's tensor core, or another one of its warp.

@@ -74,7 +74,7 @@ def meet(
     Note that the lanes of a member mask wait for each other.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         mask: Of its guard.
         members: The member mask, [n] or a scalar.

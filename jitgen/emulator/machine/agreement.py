@@ -32,7 +32,7 @@ def check_agreement(
     Find two threads that store different values to one place.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         addresses: Where each thread stores [k], all of them aligned to the width.
         data: What, uint8 [k, width].

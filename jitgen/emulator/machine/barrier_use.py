@@ -64,7 +64,7 @@ def use(
     Return the barrier at a shared address, which warps use now.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         address: Of the barrier.
         agents: The warps [k] of the threads that use it; one that initialises or ends it.

@@ -98,7 +98,7 @@ class MBarrier:
         Let `number` arrivals happen, that release `clock`.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             number: How many.
             clock: See above.

@@ -108,7 +108,7 @@ def use(f: Fragment, at: int, unit: int, how: str, matrix: Matrix) -> Usage | No
     Execute a product that fills or uses a buffer; find a use without a valid fill of its A.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         unit: Clock agent of the thread's tensor core.
         how: FILL, USE or LAST_USE.

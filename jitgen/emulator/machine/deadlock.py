@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The report of a deadlock: where every thread is, what it waits for, and the state of the barriers.
+The report of a deadlock: the place of every thread, the barrier or event that it waits for, and the
+state of the barriers.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def check_previous_grid(f: Fragment, at: int, agents: NDArray[np.int64] | None =
     ISA, section "griddepcontrol".
 
     Args:
-        f: Who executes the access.
+        f: The fragment that executes the access.
         at: Its instruction.
         agents: The warps that take part [k]; by default all.
     """

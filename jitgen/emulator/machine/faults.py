@@ -62,7 +62,10 @@ def name_lanes(lanes: np.ndarray) -> str:
 
 
 def fault(fragment: Fragment, at: int, message: str) -> NoReturn:
-    """Raise MachineFault: `message`, where the instruction stands and who executed it."""
+    """
+    Raise MachineFault with `message`, the place of the instruction, and the fragment that executed
+    it.
+    """
     place = fragment.machine.program.place(at)
     raise MachineFault(f"{message}\n  at {place}\n  by {name_fragment(fragment)}")
 

@@ -50,7 +50,7 @@ class Wait:
 
 
 Outcome = int | Wait
-"""Where threads go on (-1: nowhere, they exit), or what they wait for."""
+"""The block at which threads continue (-1: they exit), or the event that they wait for."""
 
 Split = list[tuple[NDArray[np.bool_], Outcome]]
 """Threads [n] of a fragment that go on differently; every thread is in one of the masks."""

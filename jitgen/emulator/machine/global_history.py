@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jitgen.emulator.machine.global_memory import Range
 
 CONSTANT_READ = "non-coherent read"
-"""A read by ld.global.nc, of memory that must not be written meanwhile."""
+"""A read by ld.global.nc, of memory that must not be written during the kernel."""
 
 UPDATE = "update"
 """A relaxed write that reads what was there: an atomic operation, a reduction."""
@@ -96,7 +96,7 @@ class GlobalHistory:
         Note an access, and report what it is not ordered after.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             found: The range.
             place: Which bytes of it.

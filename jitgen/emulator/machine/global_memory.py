@@ -40,7 +40,7 @@ class Range:
     Memory that was declared.
 
     Attributes:
-        start, stop: Addresses of the first byte and behind the last.
+        start, stop: Address of the first byte, and the address after the last one.
         name: What it is, in words: the name of a tensor.
         bytes: uint8 view of it.
         is_set: For memory that is unknown at first whether each byte was written, from the whole
@@ -176,7 +176,7 @@ class GlobalMemory:
         Note accesses of threads, through the generic proxy, that `load` or `store` have checked.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             addresses: Where each thread accesses [k].
             width: Bytes of each access.
@@ -265,7 +265,7 @@ class GlobalMemory:
         Return what threads read, uint8 [k, width].
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             addresses: uint64 [k].
             width: Bytes that each reads, 1 to 32: a power of 2, which also is its alignment.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which launch a cluster belongs to, on which device, and what is over when it starts.
+The launch and the device of a cluster, and the work that has ended when it starts.
 
 Launches of one stream follow each other: the end of one is seen by the next, and by no other
 device. PTX ISA, sections "griddepcontrol" and "Memory Consistency Model"; CUDA C++ Programming
@@ -42,7 +42,7 @@ class Grid:
         stream: The stream.
         number: Of the launch in it.
         program: The kernel; None in tests that have none.
-        before: What is known once the launches before it are over.
+        before: The clock after the end of the launches before it.
         follows: There is a launch before it, of which `before` tells.
     """
 

@@ -95,11 +95,11 @@ class History:
         Note an access, and report an earlier one that excludes it and is not known to be over.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             granules: A slice with ends, or numbers [k], in any order, also repeated; for a joint
                 access they ascend.
-            access: Who accesses them, and how.
+            access: The accessing agents, and the kind of access.
         """
         last = self._last[granules]
         if not self.is_checked or not last.size:

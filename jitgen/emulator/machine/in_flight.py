@@ -50,7 +50,7 @@ def check_access(f: Fragment, at: int, mask: Mask, rows: dict[int, str]) -> None
     Find threads that access registers which matrix products in flight own.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         mask: Its guard.
         rows: Names of the registers by their rows of the register file.
@@ -90,7 +90,7 @@ def check_touched(f: Fragment, at: int, rows: dict[int, str], of_a: list[str]) -
     the source has before it.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         rows: Names of registers that may lack the fence, by their numbers in doubt.
         of_a: Which of them hold A.

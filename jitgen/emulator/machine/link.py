@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Stores to peers that have not arrived: what a mode that delays links keeps.
+Stores to peers that have not arrived, which a mode with delayed links keeps.
 
 They arrive when that is required: at a release or a fence that peers may see, at an access of the
 device to a peer's memory, or at the end of the launch. Otherwise they arrive one by one when
@@ -44,7 +44,7 @@ class _Parcel:
 
 
 class Link:
-    """What one device stored to its peers and has not arrived, in order of issue."""
+    """The stores of one device to its peers that have not arrived, in order of issue."""
 
     def __init__(self, order: Links) -> None:
         self._next = 0 if order is Links.SLOW else -1

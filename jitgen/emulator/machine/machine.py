@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Index = tuple[int, int, int]
 
 NUM_SMS = 132
-"""SMs of an H200. As many CTAs are resident at once; see `Sms`."""
+"""SMs of an H200, which is also the number of CTAs that are resident at once; see `Sms`."""
 
 _STEPS_BETWEEN_CLOCKS = 256
 

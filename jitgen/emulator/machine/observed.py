@@ -175,7 +175,7 @@ class Observed:
         Note what threads read, before they learn what was released there.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             addresses: Generic ones [k].
             agents: The warps of the threads [k].

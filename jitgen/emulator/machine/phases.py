@@ -115,7 +115,7 @@ class Phases:
         Note an arrival in the phase that is not complete yet, before it counts.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             barrier: The barrier.
             by: What was known when it was issued.
@@ -212,7 +212,7 @@ class Phases:
         Note a wait by parity of warps [k] and find those that a phase has passed by.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             barrier: The barrier.
             agents: The warps.

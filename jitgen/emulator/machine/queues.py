@@ -50,6 +50,6 @@ class Queues:
         return True
 
     def run_all(self) -> None:
-        """Do what is left, in order of issue."""
+        """Do the remaining work, in order of issue."""
         while self.run_one():
             pass

@@ -107,7 +107,7 @@ class Scattered:
         return self.width % WORD == 0
 
     def within(self, start: int, unit: int) -> Scattered:
-        """Return the granules of `unit` bytes behind `start`."""
+        """Return the granules of `unit` bytes after `start`."""
         first = (self.addresses - start) // unit
         count = self.width // unit
         if count == 1:
@@ -159,15 +159,15 @@ class Box:
 
     @property
     def is_whole(self) -> bool:
-        """True: the bytes behind a row's end in its last word are padding."""
+        """True: the bytes after a row's end in its last word are padding."""
         return True
 
     def moved(self, by: int) -> Box:
-        """Return the box so many bytes behind."""
+        """Return the box moved by a number of bytes."""
         return replace(self, address=self.address + by) if by else self
 
     def within(self, start: int, unit: int) -> Box:
-        """Return the granules of `unit` bytes behind `start`."""
+        """Return the granules of `unit` bytes after `start`."""
         *outer, inner = self.shape
         strides = tuple(stride // unit for stride in self.strides[:-1])
         return Box((self.address - start) // unit, (*outer, -(-inner // unit)), (*strides, 1), unit)

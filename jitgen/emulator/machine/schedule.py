@@ -25,7 +25,8 @@ Key = tuple[int, int, int]
 
 _FAIR_TURN = 256
 """
-Every so many blocks the fragment that waited longest runs, so that an idle loop cannot starve it.
+After this number of blocks the fragment that waited longest runs, so that an idle loop cannot block
+it for ever.
 """
 
 
@@ -68,7 +69,8 @@ class Schedule:
 
     def _execute(self, fragment: Fragment) -> tuple[Fragment, object]:
         """
-        Execute the block of a fragment, and those behind it while it stays the first to run.
+        Execute the block of a fragment, and the following blocks as long as this fragment is the
+        next to run.
 
         Returns:
             The fragment, or a part of it, whose next block is to be decided, and the outcome of its
@@ -107,7 +109,7 @@ class Schedule:
         return self._program.whole_warp[block] or self._program.members[block] != 0
 
     def _may_enter(self, fragment: Fragment, block: int) -> bool:
-        """Return whether the lanes that a block wants together are in the fragment."""
+        """Return whether all lanes that a block requires are in the fragment."""
         members = self._program.members[block]
         if members and not fragment.has(members).all():
             return False
@@ -218,7 +220,7 @@ class Schedule:
         """
         Let the threads that are not under the mask execute a block that the others skip.
 
-        They are mostly the one elected lane, and meet the others again behind it.
+        They are mostly the one elected lane; the other threads wait for them after the block.
         """
         part = fragment.part(~mask)
         part.block = other
@@ -251,7 +253,7 @@ class Schedule:
             self._put(fragment)
 
     def describe(self) -> list[str]:
-        """Return where each fragment is, and what it waits for, a paragraph each."""
+        """Return a text with a paragraph for each fragment: where it is, and what it waits for."""
         place = self._program.place
         lines = [
             f"{name_fragment(fragment)} wait for {wait.describe()}\n    at {place(wait.at)}"

@@ -76,7 +76,7 @@ class SharedHistory:
         Note accesses of `width` bytes each.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             offsets: Where they begin [k], aligned to their width.
             width: 1, 2, 4 or more.
@@ -101,7 +101,7 @@ class SharedHistory:
         Note accesses of whole words.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             words: A slice with ends, or numbers [k].
             access: Who; the arrays in it are [k].

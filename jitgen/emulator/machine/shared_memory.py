@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
 
 SHARED_BASE = 1024
-"""Offset of the first byte that belongs to the kernel; the system keeps what is below."""
+"""Offset of the first byte that belongs to the kernel; the bytes before it belong to the system."""
 
 SHARED_SIZE = 256 * 1024
 """Bytes that matrix descriptors can address; hardware has less."""
@@ -46,7 +46,7 @@ _OFFSET_MASK = (1 << _RANK_SHIFT) - 1
 _WARP = 32
 _UNITS = (1, 2, 4, 8)
 _WRITTEN = {unit: np.array((1 << 8 * unit) // 255, f"u{unit}")[()] for unit in _UNITS}
-"""Flags of as many bytes that are all initialised, as one integer."""
+"""One integer whose bytes are the flags of initialised bytes."""
 
 _WRITES = frozenset({WRITE, RELAXED_WRITE})
 
@@ -64,7 +64,7 @@ class SharedMemory:
         bytes: uint8 [SHARED_SIZE].
         views: The same bytes as unsigned integers of 1, 2, 4 and 8 bytes, by that size.
         initialised: Whether each byte was written, bool [SHARED_SIZE].
-        end: Offset behind the last byte that the launch has.
+        end: Offset after the last byte of the launch's memory.
         history: Who accessed what.
     """
 
@@ -94,7 +94,7 @@ class SharedMemory:
         Return the offsets in this memory of shared addresses [k].
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             addresses: Integers [k], or one.
             width: Bytes that are accessed at each; a power of 2 is also its alignment, else 4 is.
@@ -142,7 +142,7 @@ class SharedMemory:
         Return what threads read, uint8 [k, width].
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The index of the instruction.
             offsets: Where each thread reads [k], as `offsets` returns them.
             width: Bytes that each reads: a power of 2, or a multiple of 4.
@@ -161,7 +161,7 @@ class SharedMemory:
         return data.view(np.uint8)
 
     def peek(self, offsets: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
-        """Return the bytes that lie at offsets [k], uint8 [k, width], without an access."""
+        """Return the bytes at offsets [k], uint8 [k, width], without an access."""
         unit, index = _units(offsets, width)
         return np.ascontiguousarray(self.views[unit][index]).view(np.uint8)
 
@@ -257,13 +257,14 @@ class SharedMemory:
         It also finds bytes that threads wrote without a proxy fence: either write may come last.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             where: Whole words.
             agent: The unit; for copies that signal an mbarrier its agent.
             epoch: That of the unit; for such copies the barrier's completed phases + 1.
             row: Agent who must know earlier accesses; by default the first warp of `f`.
-            is_atomic: It is a reduction, which may run beside others.
+            is_atomic: Whether it is a reduction, which may run at the same time as other
+                reductions.
             is_generic: It is of the generic proxy, as writes of threads are.
             lane: The lane of that warp that issues it, if one does.
 
@@ -303,7 +304,7 @@ class SharedMemory:
         fence.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             where: Which bytes. An array that cannot be written to is looked at once only.
             agents: The unit, or several, ascending, each of which reads all of the bytes [m].
@@ -326,12 +327,14 @@ class SharedMemory:
         self, f: Fragment, at: int, reads: list[tuple[Where, int, int, int]]
     ) -> None:
         """
-        Note that each of several asynchronous units reads bytes of its own, as `note_async_read`.
+        Note the reads of several asynchronous units, each of different bytes, as `note_async_read`
+        does for one.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
-            reads: Of each unit the bytes, its agent and epoch, and who must know earlier writes.
+            reads: For each unit the bytes, its agent and epoch, and the agents that must be ordered
+                after earlier writes.
         """
         stretches = [where for where, *_ in reads if isinstance(where, slice)]
         if len(reads) > 1 and len(stretches) == len(reads):

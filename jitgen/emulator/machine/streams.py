@@ -62,7 +62,7 @@ class Progress:
     How far a device is.
 
     Attributes:
-        queue: What it runs.
+        queue: The work of the stream.
         running: Launches that run, by the number of their step.
     """
 

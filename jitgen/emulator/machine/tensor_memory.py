@@ -129,7 +129,7 @@ class Request:
         ]
 
     def __str__(self) -> str:
-        """Return what is waited for, in words."""
+        """Return a text that says what is waited for."""
         if self.versions:
             taken = COLUMNS - int(self.cta.tensor.sm.is_taken.sum())
             return (
@@ -242,7 +242,7 @@ class TensorMemory:
         Note that words are accessed; call it when the instruction is executed.
 
         Args:
-            f: Who executes the instruction.
+            f: The fragment that executes the instruction.
             at: The instruction.
             cells: Which words.
             access: Who accesses them; the arrays in it are as the granules.

@@ -32,7 +32,7 @@ class Stamp:
     Attributes:
         kind: How.
         clocks: Those of the cluster.
-        agent, epoch: Who and when.
+        agent, epoch: The agent of the access, and its epoch.
         at: The instruction.
         is_async: Through the async proxy.
         scope: Of a relaxed access.

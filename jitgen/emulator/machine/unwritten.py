@@ -23,7 +23,7 @@ def check_written(
     Find threads that read registers which they never wrote.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         mask: Its guard.
         guard: Row of the predicate that the guard is, if that is in doubt; all threads read it.
@@ -45,7 +45,7 @@ def check_sums(
     Find threads that never wrote accumulators to which a product is added.
 
     Args:
-        f: Who executes the instruction.
+        f: The fragment that executes the instruction.
         at: The instruction.
         is_added: bool, or an array [n].
         rows: Names of the accumulators by their rows in `Cta.unwritten`.

@@ -207,12 +207,12 @@ class Warpgroup:
         Put accumulators in flight, if they are not, and return their values [64, columns].
 
         Args:
-            f: Who executes the instruction `at`.
+            f: The fragment that executes the instruction `at`.
             at: See `f`.
             share: For which warps.
             target: The accumulators.
             size: Bytes of an element of A, which tell K.
-            is_read: Whether the product is added to what they hold.
+            is_read: Whether the product is added to their values.
         """
         chain = self.chains.get(target)
         if chain is None:

@@ -24,7 +24,8 @@ class Block:
 
     Attributes:
         start, end: Its instructions are those with ``start <= index < end``.
-        whole_warp: Whether only whole warps enter it, as one of its instructions wants all lanes.
+        whole_warp: Whether only whole warps enter it, because one of its instructions requires all
+            lanes.
         members: The lanes without which a warp does not enter it, a bit each.
     """
 
@@ -48,7 +49,7 @@ def cut(code: list[Instruction], labels: dict[str, int], rules: list[Rule]) -> l
 
     Args:
         code: The instructions.
-        labels: Index of the instruction behind each label.
+        labels: Index of the instruction after each label.
         rules: The rule of each instruction.
     """
     starts = {0, *(index for index in labels.values() if index < len(code))}

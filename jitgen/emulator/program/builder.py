@@ -230,7 +230,9 @@ class Builder:
         return f"{name}{_CALL}{', '.join([str(self._at), *arguments])})"
 
     def constant(self, value: object, hint: str = "k") -> str:
-        """Return a name for `value` in generated code: `hint`, or what is still free like it."""
+        """
+        Return a name for `value` in generated code: `hint`, or a similar name that is still free.
+        """
         name, number = hint, 0
         while name in self.namespace and not is_same(self.namespace[name], value):
             number += 1

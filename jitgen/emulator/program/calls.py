@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Functions of PTX: each call becomes the statements of the function, with names of their own.
+Functions of PTX: each call is replaced by the statements of the function, with new names.
 
 So there is no stack, and a function that calls itself is refused. Parameters of a call are
 registers: what ``st.param`` writes at an offset, ``ld.param`` reads there. ``ret`` in a function

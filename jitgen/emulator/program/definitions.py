@@ -86,7 +86,7 @@ def find_doubts(
     text: str,
 ) -> Doubts:
     """
-    Return the reads that count and are not behind a write on every way.
+    Return the reads that count and that no write precedes on some path.
 
     Args:
         code: The instructions.

@@ -43,7 +43,7 @@ class Instruction:
 
 
 def split_operands(text: str) -> list[str]:
-    """Return what stands between the commas outside of brackets, without blanks around."""
+    """Return the texts between the commas outside of brackets, without surrounding blanks."""
     found, depth, start = [], 0, 0
     for position, letter in enumerate(text):
         if letter in _OPENING:

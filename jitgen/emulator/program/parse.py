@@ -19,7 +19,7 @@ from jitgen.emulator.program.statements import Statement, without_comments
 from jitgen.errors import UnsupportedPtx
 
 SHARED_BASE = 1024
-"""Offset of the first variable in shared memory: what lies below belongs to the system."""
+"""Offset of the first variable in shared memory; the bytes before it belong to the system."""
 
 SHARED_WINDOW = 1 << 59
 """
@@ -81,7 +81,7 @@ class Module:
         local_end: Bytes of the local memory of a thread.
         registers: Class (r, q, h, p, w) of each register, or prefix of registers, that is declared.
         code: The instructions.
-        labels: Index of the instruction behind each label.
+        labels: Index of the instruction after each label.
         target: What the code is for, as ``.target`` names it; empty where it is not said.
         directives: Numbers behind those that speak of the launch, by name without the dot.
     """

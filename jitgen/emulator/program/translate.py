@@ -72,7 +72,8 @@ class Program:
             entry: Name of the kernel; empty for the only one.
 
         Raises:
-            UnsupportedPtx: It holds instructions that the emulator does not know; all are named.
+            UnsupportedPtx: The PTX has instructions that the emulator does not support; the message
+                names them all.
             MachineFault: Instructions contradict one another.
         """
         import jitgen.emulator.isa  # noqa: F401  # fills the table of emitters

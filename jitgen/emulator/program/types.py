@@ -48,7 +48,7 @@ def dtype_of(type: str) -> str:
     Return what numpy's type for a PTX type is called in generated code.
 
     Raises:
-        Unsupported: The emulator does not know the type.
+        Unsupported: The emulator does not support the type.
     """
     if type not in DTYPES:
         raise Unsupported(f"type .{type}")
