@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of a disk in words, what to do about them, and how much space is left."""
+"""Texts of a disk's errors, advice what to do about them, and the space that is left."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def disk_space(path: Path) -> DiskSpace:
     Return the space of the file system of `path`, or of the nearest folder above that exists.
 
     Raises:
-        OSError: It does not say.
+        OSError: The file system does not report it.
     """
     found = os.statvfs(_existing(path))
     return DiskSpace(
@@ -73,11 +73,11 @@ def disk_space(path: Path) -> DiskSpace:
 
 def probe(root: Root) -> None:
     """
-    Write as much as a kernel has, in the place of kernels, and remove it again. A root that does
-    not exist is not created: a folder is created beside it instead.
+    Write a file of a kernel's size to the folder of kernels, and remove it again. A root that does
+    not exist is not created: a temporary folder is created next to it instead.
 
     Raises:
-        OSError, CacheError: It cannot be written, and why.
+        OSError, CacheError: The root cannot be written; the message says why.
     """
     base = root.open()
     if base is None:

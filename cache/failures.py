@@ -2,8 +2,8 @@
 """
 A remembered failure to compile a kernel, and when it expires.
 
-A failure holds for a number of seconds from when it was written down. A clock that is set back must
-not turn a day into a year: a failure with a time in the future is ignored.
+A failure is remembered for a number of seconds after it was recorded. If a clock was set back, this
+time must not become longer: a failure with a time in the future is ignored.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Failure:
     A compile that failed.
 
     Attributes:
-        reason: Why, in the compiler's words.
+        reason: The compiler's message.
         name: Name of the kernel.
         created: When it failed, in seconds since 1970.
-        ttl_s: For how many seconds it is not tried again.
+        ttl_s: Seconds for which it is not tried again.
     """
 
     reason: str
@@ -40,7 +40,7 @@ class Failure:
 
     @property
     def expires(self) -> float:
-        """When it may be tried again, in seconds since 1970."""
+        """The time from which it may be tried again, in seconds since 1970."""
         return self.created + self.ttl_s
 
     @property

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Folders by descriptor, with checks of who may have written the files that are read from them.
+Folders opened by descriptor, with checks of which users may have written the files in them.
 
-Native code is loaded from a cache, so a user who can write there can run code as its reader.
-Trusted are this user and the superuser, who can do anything anyway; a folder or file of another
-user, or one that others may write to, is not: see `jitgen.ownership.distrust`. The check is of the
-open descriptor: a path may lead elsewhere a moment later.
+Native code is loaded from a cache, so a user who can write there can run code as its reader. This
+user and the superuser are trusted; a folder or file of another user, or one to which other users
+may write, is not: see `jitgen.ownership.distrust`. The check is of the open descriptor: a path may
+lead elsewhere a moment later.
 
 If others must be able to write (a volume of Kubernetes, a folder that a group shares), the setting
 `trust_shared` names the folder; then nothing at or below it is checked.
 
 Everything below a folder is opened from its descriptor, one name at a time, and never through a
-link. So the folder that was checked is the one that is used, even if paths change meanwhile.
+link. So the folder that was checked is the one that is used, even if another process changes paths
+at the same time.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Untrusted(Damaged):
 
 
 class Unreadable(Damaged):
-    """It cannot be read now: its content is unknown, and a later read may succeed."""
+    """
+    The file or folder cannot be read now: its content is unknown, and a later read may succeed.
+    """
 
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

@@ -50,13 +50,16 @@ _JOURNAL = "journal"
 _MAX_LINE = 4096  # bytes of a line of the journal
 _MAX_RECORDS = 2**16  # read at once; further records are lost, as are those beyond its size
 MOST_JOURNAL_BYTES = 4 * 2**20
-"""Uses are not recorded in a journal of this size, until a process opens the index."""
+"""Bytes of the journal above which uses are not recorded, until a process opens the index."""
 
 _inherited: list[object] = []  # connections of a parent process, which a child must not even close
 
 
 class NullIndex:
-    """No index: failures are remembered by this process only, and uses not at all."""
+    """
+    The index of a store without one: failures are remembered by this process only, and uses are not
+    recorded.
+    """
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -226,8 +229,8 @@ class Index(NullIndex):
         """
         Return the failure of `key` if it is still remembered.
 
-        An empty file says that the index may know one, so that a miss costs one look at the disk
-        and not the opening of a database.
+        An empty file marks that the index may have one, so that a miss costs one access to the disk
+        instead of opening a database.
         """
         if not is_key(key) or not _exists(self._hints / key):
             return super().failure(key)
@@ -373,7 +376,10 @@ def _check_files(folder: Folder) -> None:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Return whether the index may be fine, but cannot be used just now, so that it must stay."""
+    """
+    Return whether the index may be intact but cannot be used at the moment, so that it must not be
+    replaced.
+    """
     import sqlite3
 
     if isinstance(error, sqlite3.Error):

@@ -42,7 +42,7 @@ class EntryInfo:
         arch: Its target.
         size_bytes: Size of its files.
         disk_bytes: Disk space in bytes, as ``du`` counts it.
-        hits: Number of times it was loaded from the disk, as far as the index knows.
+        hits: Number of recorded loads from the disk.
         last_use: When it was published or last used, seconds since 1970, up to an hour old.
         is_pinned: Whether pruning spares it.
         base: The read-only root that it lies in; empty for the store's own.
@@ -69,7 +69,7 @@ class Stats:
         size_bytes: Size of their files.
         disk_bytes: Disk space in bytes, as ``du`` counts it.
         limit_bytes: Limit of `disk_bytes`; 0: none.
-        hits: Loads from the disk, as far as the index knows.
+        hits: Number of recorded loads from the disk.
         failures: Remembered failures.
         pinned: Number of pinned entries, which pruning keeps.
         quarantined: Damaged entries that wait for removal.
@@ -202,7 +202,7 @@ def entries_below(layers: Layers, hidden: set[str]) -> Iterator[EntryInfo]:
 
 
 def entry_info(base: Folder, key: str) -> EntryInfo | None:
-    """Return the line of entry `key`, None where there is none."""
+    """Return the line of entry `key`, None if there is no such entry."""
     with suppress(OSError, Damaged), base.below("entries", key[:2]) as shard:
         return line_in(shard, key, None, is_pinned=key in pinned(base))
     return None
@@ -210,7 +210,7 @@ def entry_info(base: Folder, key: str) -> EntryInfo | None:
 
 def line_in(shard: Folder, key: str, row: IndexRow | None, *, is_pinned: bool) -> EntryInfo | None:
     """
-    Return the line of entry `key` in the open folder that it lies in, None where there is none.
+    Return the line of entry `key` in its open folder, None if there is no such entry.
 
     Args:
         shard: That folder.
@@ -304,7 +304,7 @@ def nearest(
     found: Iterable[Meta], document: Mapping[str, object], limit: int
 ) -> list[tuple[Meta, tuple[Difference, ...]]]:
     """
-    Return the records whose key documents are closest to `document`, and in what they differ.
+    Return the records whose key documents are closest to `document`, each with the differences.
 
     Entries of the same kernel and target come first, then those with the fewest differences.
     """

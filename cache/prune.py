@@ -44,7 +44,8 @@ STALE_S = 3600.0
 
 SETTLING_S = 0.1
 """
-A draft is locked within so many seconds after its creation; an unlocked older one is abandoned.
+A draft is locked within this number of seconds after its creation; an unlocked older one is
+abandoned.
 """
 
 LEDGER = "size"
@@ -265,12 +266,12 @@ def sweep_rest(base: Folder) -> None:
 
 def grow_ledger(base: Folder, num_bytes: int) -> int | None:
     """
-    Note that an entry of `num_bytes` was published; returns the size of the store, or None.
+    Record that an entry of `num_bytes` was published; returns the size of the store, or None.
 
-    The ledger is a file with the size at the last look at the disk, ``=123``, and one line
-    ``+45`` for each publish since: no publish has to look at all entries. Removed entries are not
-    noted, so that the sum may be too large, which costs a look. None: it is missing or damaged, or
-    it is time to look.
+    The ledger is a file with the size at the last scan of the disk, ``=123``, and one line ``+45``
+    for each publish since then, so that a publish need not scan all entries. Removed entries are
+    not recorded, so the sum may be too large, which only leads to a scan. None: the ledger is
+    missing or damaged, or a scan is due.
     """
     try:
         if base.stat(LEDGER) is None:
@@ -285,6 +286,6 @@ def grow_ledger(base: Folder, num_bytes: int) -> int | None:
 
 
 def write_ledger(base: Folder, num_bytes: int) -> None:
-    """Start the ledger anew: the entries take `num_bytes`."""
+    """Write a new ledger: the entries take `num_bytes`."""
     with suppress(OSError, Damaged), base.service("tmp") as drafts:
         base.replace(LEDGER, b"=%d\n" % num_bytes, drafts, sync=False)

@@ -55,7 +55,7 @@ class Store(Serving):
     def nearest(
         self, document: Mapping[str, object], limit: int = 3
     ) -> list[tuple[Meta, tuple[Difference, ...]]]:
-        """Return the entries closest to a key document, and field by field in what they differ."""
+        """Return the entries closest to a key document, each with the fields that differ."""
         from jitgen.cache import inventory
 
         return inventory.nearest(self.metas(), document, limit)
@@ -190,7 +190,7 @@ class Store(Serving):
 
     def probe(self) -> None:
         """
-        Test whether a kernel can be stored here; leaves nothing behind.
+        Test whether a kernel can be stored here; the test's files are removed.
 
         Raises:
             OSError, CacheError: It cannot.
@@ -218,12 +218,13 @@ class Store(Serving):
         Add the envelopes of `signatures`, the bytes of a ``signatures.json``, to those of entry
         `key` of the own root; returns whether there is such an entry.
 
-        With `renews`, older ones of the same keys go, and the oldest where there are too many.
+        With `renews`, older signatures of the same keys are removed, and the oldest ones if there
+        are too many.
 
         Raises:
             SigningError: `signatures` is not a signatures document, or there would be too many.
-            OSError, CacheError: The root cannot be written, or those that are there not be read:
-                they would be lost.
+            OSError, CacheError: The root cannot be written, or the existing signatures cannot be
+                read and would be lost.
         """
         from jitgen.cache.entry import LIMITS, SIGNATURES, read_meta
         from jitgen.signing.dsse import merged, renewed

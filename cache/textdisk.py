@@ -95,8 +95,8 @@ class _Cache(diskcache.Cache):
     diskcache over one connection that refuses rows too long for memory, and statements that never
     end, because a database may have been tampered with.
 
-    diskcache itself has a connection for each thread, which no other thread may close. The index
-    lets one thread at a time in, so one will do, and the last user can close it.
+    diskcache itself has a connection for each thread, which no other thread may close. Only one
+    thread at a time uses the index, so one connection is enough, and its last user can close it.
     """
 
     _only: sqlite3.Connection | None = None

@@ -45,7 +45,10 @@ _MAX_NAME = 256
 
 @frozen
 class TierTraffic:
-    """Kernels that came from one tier, and the seconds that callers waited for them if missed."""
+    """
+    The number of kernels that came from one tier, and the seconds that callers waited for them if
+    it is no hit.
+    """
 
     kernels: v.Count
     seconds: v.Seconds
@@ -58,7 +61,7 @@ class DayTraffic:
 
     Attributes:
         date: The day in UTC; empty: all of them.
-        tiers: By tier; only those with kernels.
+        tiers: The counts of each tier with kernels.
         hit_rate: Part of them that came from this machine; None without any.
         lost_s: Seconds that callers waited for misses.
     """

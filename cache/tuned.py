@@ -40,8 +40,8 @@ _troubles = 0
 
 def troubles() -> int:
     """
-    Return how often measurements could not be read in this process although they may exist: choices
-    that were made meanwhile must not be remembered.
+    Return how often measurements could not be read in this process although they may exist. If the
+    number grows during a choice, this choice must not be remembered.
     """
     return _troubles
 
@@ -75,9 +75,7 @@ class Tuned:
             return True
 
     def read(self, device: str, kind: str, name: str) -> dict[str, object] | None:
-        """
-        Return a document; None where there is none, or where it cannot be trusted, with a warning.
-        """
+        """Return a document; None if there is none, or, with a warning, if it cannot be trusted."""
         try:
             with self._folder(device, kind) as folder:
                 document = parse_json(folder.read(f"{name}.json", MAX_BYTES), max_bytes=MAX_BYTES)
@@ -98,7 +96,7 @@ class Tuned:
         Record a document, in place of an earlier one of that name.
 
         Raises:
-            CacheError: The root may not be written, or cannot.
+            CacheError: The root must not or cannot be written.
         """
         if not self._is_writable:
             raise CacheError(
@@ -157,7 +155,8 @@ class Tuned:
 
         Raises:
             FileNotFoundError: There is none.
-            OSError, Damaged, UnsafeCacheRoot: It cannot be had, or not be trusted.
+            OSError, Damaged, UnsafeCacheRoot: The folder cannot be opened or created, or cannot be
+                trusted.
         """
         base = self._root.open()
         if base is None:
