@@ -2,11 +2,11 @@
 """
 Runs compiled GPU kernels without a GPU, to show that they are right.
 
-The artifact is taken as it is: its host part runs against a stub of the CUDA runtime, which says
-what would be launched, and its PTX is run by a machine of warps, memories, barriers and
-asynchronous units. From the outside in: `api.emulate` is the entry, `host` gets the launch out of
-the artifact, `program` turns PTX into Python functions over numpy arrays, `isa` says what each
-instruction does, `machine` holds what they change, and `formats` the encodings that hardware fixes.
+The artifact is used unchanged: its host part runs against a stub of the CUDA runtime, which reports
+the launch, and its PTX is run by a machine of warps, memories, barriers and asynchronous units.
+From the outside in: `api.emulate` is the entry, `host` gets the launch out of the artifact,
+`program` turns PTX into Python functions over numpy arrays, `isa` says what each instruction does,
+`machine` holds what they change, and `formats` the encodings that hardware fixes.
 
 It implements PTX and the machine, and imports only the errors of jitgen; `jitgen.verify` passes
 kernels to it. Other packages import the names in `__all__`, and nothing from its modules.

@@ -48,7 +48,7 @@ def emulate(
         modes: ``quick``, ``all``, or names or modes of `jitgen.emulator.modes`.
         num_sms: SMs of the GPU. Few make a small problem give a CTA several tiles.
         time_limit_s: Seconds that one mode may take.
-        host: How native code is compiled, cached and loaded on this machine.
+        host: The functions that compile, cache and load native code on this machine.
         unknown: Names of tensors (`Artifact.names`, or "argument 3") whose contents mean nothing
             until the kernel has written them: outputs and workspaces as ``torch.empty`` makes them.
             A read before that is a finding.
@@ -60,7 +60,7 @@ def emulate(
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
         UnsupportedPtx: The PTX has something that the emulator does not support.
-        EmulationError: It cannot be run for another reason.
+        EmulationError: The kernel cannot be run for another reason.
         ToolchainError: A C compiler is missing.
         InputError: It is no kernel, `modes` is wrong, or a name in `unknown` or `settled`.
         Exception: Anything that the kernel's host part raises about its arguments.
@@ -88,7 +88,7 @@ def emulate_ptx(
     """
     Run one launch of a kernel in `ptx` on the CPU, without a host part.
 
-    It does so as `emulate` does that explores schedules.
+    It runs as in `emulate` with the exploration of schedules.
 
     Args:
         ptx: The PTX of any compiler.
@@ -105,7 +105,7 @@ def emulate_ptx(
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
         UnsupportedPtx: The PTX has something that the emulator does not support, or no such kernel.
-        EmulationError: It names no target, or one that is not known.
+        EmulationError: The PTX names no target, or an unknown one.
         InputError: The arguments do not fit the parameters, `modes` is wrong, or a name in
             `unknown`.
     """

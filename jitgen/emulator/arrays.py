@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Scalar = TypeVar("Scalar", bound=np.generic)
-"""The type of the elements of an array that stays as it is."""
+"""The type of the elements of an array, which does not change."""
 
 Integers = NDArray[np.integer]
 """Integers of any width: addresses, counts, or the bits of registers."""

@@ -25,7 +25,7 @@ class Artifact:
         ptx: The device part.
         source: The Python source that line information in the PTX speaks of; empty if there is
             none.
-        names: What to call the function's arguments in messages.
+        names: Names of the function's arguments in messages.
     """
 
     library: bytes = field(repr=False)

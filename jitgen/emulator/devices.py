@@ -34,11 +34,12 @@ class DeviceCall:
     Attributes:
         device: Its number, from 0.
         kernel: An artifact, or PTX of any compiler; for `jitgen.emulate` also a kernel of jitgen.
-        arguments: By the names that messages call them, in their order: torch tensors in host
-            memory, which are the device's own, what `Window.seen` returns, and numbers; for PTX
-            also bytes, for parameters that are structures.
-        launch: Of PTX, grid, block, cluster and shared memory; an artifact's host part says it.
-        entry: Of PTX, the name of the kernel; empty for the only one.
+        arguments: The arguments in order, by their names in messages: torch tensors in host memory,
+            which are the device's own, what `Window.seen` returns, and numbers; for PTX also bytes,
+            for parameters that are structures.
+        launch: For PTX: grid, block, cluster and shared memory. For an artifact the host part gives
+            them.
+        entry: For PTX: the name of the kernel; empty if there is only one.
         stream: Its stream on the device, from 0, in which it follows the call before.
         after: Numbers, in `OnDevices.calls`, of calls of other streams of the device that are over
             before it starts.
@@ -62,8 +63,9 @@ class OnDevices:
         calls: Of 1 to `MOST_DEVICES` devices. Those of a stream follow each other in their order.
         windows: Memory that all devices see, by the name that messages call it. A tensor that is in
             none is seen by one device alone.
-        replays: How often each device runs its calls, as the replays of a graph do: with the same
-            arguments, with what the replay before left in memory, and after all of it.
+        replays: How often each device runs its calls, as in replays of a graph: with the same
+            arguments, on the memory that the previous replay left, and after the end of that
+            replay.
     """
 
     calls: Sequence[DeviceCall]
@@ -116,7 +118,7 @@ def emulate_devices(
         modes: See `emulate`; ``quick`` and ``all`` have modes for several devices as well.
         num_sms: SMs of each device.
         time_limit_s: Seconds that one mode may take.
-        host: How native code is compiled, cached and loaded on this machine.
+        host: The functions that compile, cache and load native code on this machine.
         unknown: Names of arguments or windows whose contents mean nothing until a kernel has
             written them, on every device.
 
@@ -169,7 +171,7 @@ class _Queue:
     Attributes:
         programs: Their kernels, launched or not.
         steps: Their launches, in order.
-        last: Of each call, by its number, the last of its steps, or of those before it.
+        last: By the number of each call, its last step, or if it has none the last step before it.
         given: Tensors among the arguments, with the names that calls have for them.
         own: Names of all that the device has, windows included.
     """

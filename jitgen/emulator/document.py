@@ -26,7 +26,7 @@ from jitgen.emulator.report import Finding, Report, of_fault
 from jitgen.errors import InputError, MachineFault
 
 CONTENTS = ("", "counting", "unknown")
-"""What a tensor holds at first: zeros, small numbers, nothing that means anything."""
+"""The initial values of a tensor: zeros, small numbers, or undefined."""
 
 KEYS = {
     "devices", "kernels", "windows", "tensors", "values", "calls", "replays", "num_sms", "expected",
@@ -50,7 +50,7 @@ class Verdict:
     The result of a document.
 
     Attributes:
-        report: Of the modes; None where a fault ended one.
+        report: The report of the modes; None if a fault ended one.
         fault: The fault, or the deadlock.
         wrong: For each tensor that was expected, "out of device 1", how many values are wrong.
     """
@@ -90,7 +90,7 @@ class Document:
         count: Devices.
         calls: In the order of each device.
         windows: By name.
-        tensors: By name, one of each device.
+        tensors: The tensors by name, one for each device.
         unknown: Names of those that hold nothing that means anything.
     """
 
@@ -99,7 +99,7 @@ class Document:
         Read a document; files that it names are relative to `folder`.
 
         Raises:
-            InputError: It says what is not understood.
+            InputError: The document has something that is not understood.
             OSError: A file cannot be read.
         """
         _check_names(content, KEYS, "the document")
@@ -230,7 +230,7 @@ class Document:
         return self._numbers[call][device]
 
     def _arguments(self, given: Sequence[Any], device: int) -> dict[str, object]:
-        """Return the arguments of a call on a device, each with a name of its own."""
+        """Return the arguments of a call on a device, each with a unique name."""
         found: dict[str, object] = {}
         for one in given:
             name, value = self._named(one, device)
@@ -330,7 +330,7 @@ def read_document(path: Path) -> Document:
     Read a document.
 
     Raises:
-        InputError: It is no JSON, or says what is not understood.
+        InputError: It is no JSON, or has something that is not understood.
         OSError: A file cannot be read.
     """
     with path.open("rb") as file:
@@ -352,7 +352,7 @@ def tensor_of_words(word: str, kind: str, sizes: str, contents: str) -> Tensor:
     Return the tensor that ``float16:100x64:counting`` describes.
 
     Raises:
-        InputError: It describes none; `word` is what messages call it.
+        InputError: It describes none; messages call it `word`.
     """
     if kind not in BY_NAME:
         raise InputError(word, f"must have a type of {', '.join(BY_NAME)}")

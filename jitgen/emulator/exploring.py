@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which modes are left out, as those before stand for every schedule, and which are added, as they
-observe theirs.
+The choice of modes: those that are left out because earlier ones represent every schedule, and
+those that are added because the kernel observes its schedule.
 """
 
 from __future__ import annotations

@@ -109,6 +109,6 @@ def severity_of(kind: str) -> Severity:
     Return whether findings of `kind` are errors.
 
     Raises:
-        KeyError: It is not in the table, which is a mistake in the emulator.
+        KeyError: The kind is not in the table, which is a mistake in the emulator.
     """
     return KINDS[kind].severity

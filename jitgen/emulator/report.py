@@ -28,7 +28,7 @@ class Finding:
         place: The instruction: line of the generated source, PTX line, text; empty if there is
             none.
         who: CTA and threads of the first time; may be empty.
-        count: How often it happened.
+        count: Number of times that it happened.
     """
 
     kind: str

@@ -129,7 +129,7 @@ def decode(bits: int, kind_name: str, ctas: int, scales: int = 0) -> Instruction
         scales: Scale factors of a row, as the opcode has it; 0 for what the kind has.
 
     Raises:
-        ValueError: They mean nothing, or a matrix with structured sparsity.
+        ValueError: The bits have no meaning, or describe a matrix with structured sparsity.
     """
     kind = KINDS[kind_name]
     if bits & 1 << 2 or (bits & 0b11 and not kind.scales):

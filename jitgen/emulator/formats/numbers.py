@@ -4,7 +4,7 @@ Number formats that numpy lacks: codes to values, and values to codes with each 
 
 A code is the bit pattern of one element in the low bits of an unsigned integer. Every value of
 every format here is a float32, so that decoding is exact, and every float32 is a float64, in which
-encoding computes without an error of its own.
+encoding adds no further error.
 
 Sources: PTX ISA, section "Alternate Floating-Point Data Formats" for the fields of each format, and
 section "cvt" for rounding, saturation and NaN.

@@ -71,14 +71,14 @@ def pattern(shape: str, registers: int, *, is_packed: bool = False) -> Pattern:
 @dataclass(frozen=True, slots=True)
 class Datapath:
     """
-    Which lanes of a CTA compute which rows and columns of an accumulator.
+    The lanes of a CTA that compute each part of the rows and columns of an accumulator.
 
     The layouts A and D of the document are ``Datapath(128, 1)``, F is ``Datapath(64, 1)`` and B,
     M = 128 over two CTAs, is ``Datapath(64, 2)``.
 
     Attributes:
         rows: Rows of the accumulator that the CTA holds.
-        halves: Parts that the columns are cut into: the second lies beside the first, 64 lanes on.
+        halves: Number of parts of the columns: the second part is 64 lanes after the first.
         first_lane: 0 or 16; where the rows of layout F begin in the lanes of each warp.
     """
 

@@ -130,7 +130,8 @@ class TensorMap:
         sizes: Elements of each dimension.
         strides: Bytes between neighbours along each dimension but the innermost.
         box: Elements of the tensor that the box spans along each dimension.
-        element_strides: Which of these are copied: every one, every second and so on.
+        element_strides: The stride of the copied elements: 1 for every element, 2 for every second
+            one and so on.
         swizzle: Address bits that are swizzled, 0 to 3; see `jitgen.emulator.formats.swizzle`.
         fills_nan: Elements out of bounds are NaN instead of zero.
         is_interleaved: The layout is an interleaved one, which is not emulated.

@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-The host part of an artifact: native code that is run as it is, to learn what it would launch.
-"""
+"""The host part of an artifact: native code that is run unchanged, to find its launch."""

@@ -27,7 +27,7 @@ class Section(NamedTuple):
     Attributes:
         name: Its name.
         kind: Its type, by number.
-        start, stop: Offsets in the file of its first byte and behind its last.
+        start, stop: Offsets in the file of its first byte and after its last.
         link: Index of another section: for symbols that of their names.
     """
 
@@ -44,7 +44,7 @@ class Symbol(NamedTuple):
 
     Attributes:
         name: Its name.
-        offset: Where in the file the name begins.
+        offset: Offset in the file at which the name begins.
         info: Its binding (upper four bits) and type.
         section: Index of its section; 0 if another file has to provide it.
     """

@@ -128,7 +128,8 @@ def launches(
 
     Raises:
         EmulationError: The library cannot be loaded, or launches a kernel that is not in `params`.
-        UnsupportedPtx: It calls functions, or asks for properties of the device, that are unknown.
+        UnsupportedPtx: It calls functions, or reads properties of the device, that the stub does
+            not have.
         ToolchainError: There is no C compiler to make the stub runtime.
         MachineFault: It makes a tensor map that the driver refuses.
         Exception: Anything that the function raises about its arguments.

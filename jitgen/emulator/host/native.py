@@ -37,7 +37,7 @@ def load_copy(content: bytes, _name: str) -> Library:
 
     Args:
         content: Bytes of the library.
-        _name: What callers call it; other loaders show it.
+        _name: Its name for callers; other loaders show it.
     """
     import tvm_ffi
 

@@ -72,7 +72,7 @@ class Stub:
 
 
 _stub: Stub | None = None
-"""Of this process: libraries that are loaded later find the functions of the first."""
+"""The stub of this process: libraries that are loaded later use the functions of the first."""
 
 
 def stub(host: Host) -> Stub:
@@ -103,7 +103,7 @@ def _load(content: bytes, host: Host) -> ctypes.CDLL:
     """
     Load the stub so that libraries that are loaded later find its functions.
 
-    What is loaded is a private copy of the bytes that were checked, which may go at once.
+    The loaded file is a private copy of the checked bytes, which can be removed at once.
     """
     bring_runtime()
     with host.folder() as folder:

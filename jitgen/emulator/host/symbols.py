@@ -58,7 +58,7 @@ class Symbol:
 
     Attributes:
         name: Its name.
-        offset: Where in the file the name begins.
+        offset: Offset in the file at which the name begins.
         is_undefined: Whether another library has to provide it.
         is_weak: Whether the library works without it.
     """

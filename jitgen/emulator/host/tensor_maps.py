@@ -45,7 +45,7 @@ def encode_request(address: int) -> str:
     Write the tensor map that a call requests.
 
     Args:
-        address: Of the call's arguments, as stub.c lays them out.
+        address: Address of the call's arguments, in the layout of stub.c.
 
     Returns:
         Why the driver refuses it; empty where it does not.

@@ -65,7 +65,7 @@ class _Managed(ctypes.Structure):
 
 
 _records: dict[int, _Managed] = {}
-"""What was exported and is in use, by address."""
+"""The exported objects in use, by address."""
 
 
 def _release(address: int) -> None:
@@ -88,11 +88,11 @@ class OnGpu:
     The tensor must live as long as whatever is made of it.
 
     Attributes:
-        tensor: Where the values are.
+        tensor: The tensor with the values.
         element: Code, bits and lanes of its elements; None for those of the tensor's type.
         shape, strides: In elements; None for the tensor's. Four-bit elements need them, for torch
             counts their bytes.
-        address: Where the device sees memory of a peer; 0 for memory of its own.
+        address: Address of a peer's memory on this device; 0 for the device's own memory.
     """
 
     tensor: Tensor

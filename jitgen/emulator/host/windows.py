@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Windows: memory of each device that all devices see, each at addresses of its own.
+Windows: memory of each device that all devices can access, each device at different addresses.
 
 Symmetric memory gives a rank its own buffer and, for each peer, an address at which the rank
 accesses that peer's buffer. A buffer is in the memory of its tensor. The addresses that peers use
@@ -21,7 +21,7 @@ _FIRST, _STEP = 1 << 50, 1 << 21
 _PAGE = 1 << 12
 
 _next = [_FIRST]
-"""Where the next window is seen."""
+"""Address of the next window."""
 
 
 class Window:
@@ -37,7 +37,7 @@ class Window:
         Make tensors, which are in host memory, accessible to all devices.
 
         Raises:
-            InputError: They are not of one size in bytes, or none.
+            InputError: The tensors have different sizes in bytes, or there are none.
         """
         sizes = {span(tensor) for tensor in tensors}
         if len(sizes) != 1 or not min(sizes):

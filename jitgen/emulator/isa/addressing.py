@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where an address leads: to global memory, a kernel parameter, a thread's local memory, or the shared
+The memory of an address: global memory, a kernel parameter, a thread's local memory, or the shared
 memory of a CTA.
 
 The value of a generic address tells its space, as each space has its own range: shared memory,
@@ -42,8 +42,8 @@ class Part:
     Attributes:
         shared: The memory.
         offsets: Where in it [k].
-        positions: Which of the accesses these are [k].
-        threads: Who makes them [k], as indices 0..n-1.
+        positions: Numbers of these accesses among all [k].
+        threads: The threads that make them [k], as indices 0..n-1.
     """
 
     shared: SharedMemory
@@ -62,7 +62,7 @@ def resolve(f: Fragment, at: int, space: str, addresses: Integers) -> tuple[str,
     Return the space of addresses [k], not empty, that may be generic, and the addresses there.
 
     Raises:
-        MachineFault: They lie in different spaces, which no kernel does on purpose.
+        MachineFault: The addresses are in different spaces, which no kernel does on purpose.
     """
     if space != GENERIC:
         return space, addresses
@@ -97,7 +97,7 @@ def shared_parts(
         at: The instruction.
         addresses: Shared addresses [k].
         width: Bytes of each access.
-        threads: Who makes them [k], as indices 0..n-1; a slice is all.
+        threads: The threads that make them [k], as indices 0..n-1; a slice means all.
 
     Raises:
         MachineFault: No such CTA, out of bounds, or not aligned.

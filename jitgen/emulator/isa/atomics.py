@@ -140,7 +140,7 @@ def apply(
         at: The instruction.
         mask: Of the guard.
         addresses: [n] or a scalar.
-        atomic: What is done.
+        atomic: The operation.
         first: For each element of a vector the operand, unsigned [n] or a scalar.
         second: The other operands of a comparison; else None.
 
@@ -191,8 +191,8 @@ class _Job:
     Updates of single elements, [k] of each.
 
     Attributes:
-        atomic: What is done.
-        threads: Who does it, as indices 0..n-1.
+        atomic: The operation.
+        threads: The threads that execute it, as indices 0..n-1.
         addresses: Where.
         first, second: The operands, unsigned.
     """
@@ -232,7 +232,8 @@ def _update_global(f: Fragment, at: int, job: _Job) -> tuple[Array, Array, Array
     Update global memory.
 
     Returns:
-        What each update finds [k], and what its place holds before and after all of them [k].
+        The value that each update reads [k], and the values of its place before and after all
+        updates [k].
     """
     memory, scope = f.machine.memory, scope_of(job.atomic.order)
     before = memory.load(f, at, job.addresses, job.atomic.width).view(job.first.dtype)[:, 0]

@@ -3,8 +3,8 @@
 Bulk copies of adjacent bytes, and the groups that stores belong to.
 
 PTX ISA, sections "cp.async.bulk", "cp.reduce.async.bulk", "cp.async.bulk.commit_group" and
-"cp.async.bulk.wait_group". Each thread has groups of its own: what one lane commits or waits for
-are its copies, not those of another.
+"cp.async.bulk.wait_group". Each thread has separate groups: a lane only commits and waits for its
+own copies.
 """
 
 from __future__ import annotations
@@ -240,7 +240,10 @@ def wait_group(
     keep: int,
     is_read: bool = False,
 ) -> None:
-    """Let all groups but the latest `keep` of each thread be done, or their sources be read."""
+    """
+    Complete all groups of each thread except the latest `keep`, or with `is_read` only read their
+    sources.
+    """
     clocks = f.cluster.clocks
     for agent, unit in _units(f, mask):
         unit.complete(clocks, agent, keep, is_read=is_read)

@@ -50,7 +50,7 @@ _OPERATIONS: dict[str, tuple[Callable[[Array, Array], Array], str]] = {
     "or": (np.bitwise_or, _INTEGERS),
     "xor": (np.bitwise_xor, _INTEGERS),
 }
-"""What each computes of the old and the new value, and the types that it is for."""
+"""The function of the old and the new value for each operation, and its types."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ def read_map(issue: Issue, address: int) -> TensorMap:
     """
     Return the tensor map at an address of global memory or of a parameter.
 
-    It is read anew for each copy, as kernels may change it.
+    It is read again for each copy, because kernels may change it.
 
     Raises:
         MachineFault: There is none, or it breaks a rule of the hardware.

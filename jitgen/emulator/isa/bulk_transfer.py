@@ -52,12 +52,12 @@ def check_parts(instruction: Instruction, known: str) -> None:
 @dataclass(frozen=True, slots=True)
 class Target:
     """
-    Where a copy that signals an mbarrier puts its data.
+    The place to which a copy that signals an mbarrier writes its data.
 
     Attributes:
         cta: Whose shared memory.
-        barrier: What it signals; for a pair of CTAs perhaps the other's.
-        by: What the issuing agent knew of the barrier when it issued the copy.
+        barrier: The barrier that it signals; for a pair of CTAs perhaps the other CTA's.
+        by: The knowledge of the issuing agent about the barrier when it issued the copy.
     """
 
     cta: Cta
@@ -113,7 +113,7 @@ class Issue:
             self.fault(str(error))
 
     def note_map(self, box: Box, agent: int, epoch: int) -> None:
-        """Note that a unit reads a tensor map in global memory, through a proxy of its own."""
+        """Note that a unit reads a tensor map in global memory, through the tensor map proxy."""
         access = Access(READ, agent, epoch, self.agent)
         memory = self.f.machine.memory
         memory.note_box(self.f, self.at, box, access)

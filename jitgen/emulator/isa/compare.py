@@ -107,7 +107,7 @@ _TRUE = {
     "f16": "U2(0x3C00)",
     "bf16": "U2(0x3F80)",
 }
-"""What stands for true in each type, as bits; 0 is false."""
+"""The bits of true in each type; 0 is false."""
 
 
 @emits("set")

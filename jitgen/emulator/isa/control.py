@@ -121,13 +121,13 @@ def release_maps(f: Fragment, at: int, mask: Mask) -> None:
 
 
 def fence_async_global(f: Fragment, at: int, mask: Mask) -> None:
-    """Let the async proxy see what the threads wrote to global memory."""
+    """Make the threads' writes to global memory visible to the async proxy."""
     f.cluster.clocks.fence_global_proxy(f.selected_warps(mask))
     f.machine.memory.settle()
 
 
 def fence_async(f: Fragment, at: int, mask: Mask) -> None:
-    """Let the async proxy see what the threads wrote to shared memory."""
+    """Make the threads' writes to shared memory visible to the async proxy."""
     for agent in f.selected_warps(mask).tolist():
         f.cta.guarded.fence(agent)
     f.cta.shared.fence_async(f.lanes if mask is None else f.lanes[mask])
@@ -150,6 +150,6 @@ def ignore(builder: Builder, instruction: Instruction) -> None:
 
 
 def fence_initialised(f: Fragment, at: int, mask: Mask) -> None:
-    """Let the async proxy see the barriers that the warps themselves initialised."""
+    """Make the barriers that the warps initialised visible to the async proxy."""
     for agent in f.selected_warps(mask).tolist():
         f.cta.guarded.fence(agent, own_only=True)

@@ -161,7 +161,7 @@ def emit_wait(builder: Builder, instruction: Instruction) -> None:
 
 
 def wait(f: Fragment, at: int, mask: Mask, keep: int) -> None:
-    """Let all groups of each thread but the last `keep` be complete; -1: the open one too."""
+    """Complete all groups of each thread except the last `keep`; -1: also the open one."""
     del at
     clocks = f.cluster.clocks
     for agent, unit, is_whole in _units(f, mask):
@@ -189,7 +189,7 @@ def emit_arrive(builder: Builder, instruction: Instruction) -> None:
 
 
 def arrive(f: Fragment, at: int, mask: Mask, addresses: PerThread, is_counted: bool) -> None:
-    """Let each thread under the mask arrive at its barrier once its copies so far are done."""
+    """For each thread under the mask, arrive at its barrier when its copies so far are done."""
     clocks = f.cluster.clocks
     for group in group_threads(f, at, mask, addresses, Use.COPY_LATER):
         barrier, by = group.barrier, group.barrier.phases.signaller(group.agents)

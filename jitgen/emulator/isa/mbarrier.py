@@ -32,7 +32,7 @@ from jitgen.emulator.program.table import Unsupported, emits
 Mask = NDArray[np.bool_] | None
 
 PHASE_SHIFT = 20
-"""Where the number of completed phases stands in the state that an arrival returns."""
+"""First bit of the number of completed phases in the state that an arrival returns."""
 
 _MODIFIERS = (
     "mbarrier init inval arrive arrive_drop expect_tx complete_tx try_wait test_wait parity "
@@ -175,7 +175,7 @@ class Arrival:
 def arrive_at(
     f: Fragment, at: int, mask: Mask, addresses: PerThread, extra: PerThread, how: Arrival
 ) -> NDArray[np.uint64]:
-    """Let each thread under the mask arrive; return the states [n]."""
+    """Arrive for each thread under the mask; return the states [n]."""
     extra = f.spread(extra)
     states = np.zeros(f.n, np.uint64)
     for group in group_threads(f, at, mask, addresses):
@@ -226,7 +226,7 @@ def transact(builder: Builder, instruction: Instruction) -> None:
 
 
 def expect_bytes(f: Fragment, at: int, mask: Mask, addresses: PerThread, bytes_: PerThread) -> None:
-    """Let the phase of each thread's barrier expect more bytes."""
+    """Add to the bytes that the phase of each thread's barrier expects."""
     for group in group_threads(f, at, mask, addresses):
         group.barrier.expect(f, at, int(f.spread(bytes_)[group.indices].sum()))
 
@@ -234,7 +234,7 @@ def expect_bytes(f: Fragment, at: int, mask: Mask, addresses: PerThread, bytes_:
 def complete_bytes(
     f: Fragment, at: int, mask: Mask, addresses: PerThread, bytes_: PerThread
 ) -> None:
-    """Let bytes of each thread's barrier have come, though no copy brought them."""
+    """Count bytes of each thread's barrier as arrived, without a copy."""
     for group in group_threads(f, at, mask, addresses):
         by = group.barrier.phases.signaller(group.agents)
         group.barrier.complete(f, at, int(f.spread(bytes_)[group.indices].sum()), by)

@@ -72,9 +72,9 @@ class _Awaited:
     A phase.
 
     Attributes:
-        barrier: Of which barrier.
+        barrier: The barrier of the phase.
         number: Its parity, or the state that an arrival returned.
-        form: Which of the two.
+        form: The form of the wait, which says whether the number is a parity.
     """
 
     barrier: MBarrier

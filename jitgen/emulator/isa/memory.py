@@ -177,7 +177,7 @@ def wait_if_spinning(f: Fragment, at: int, found: bytes) -> Wait | None:
     Args:
         f: The fragment that executes the instruction.
         at: The instruction, at which its block starts.
-        found: What they met.
+        found: The memory of the addresses.
     """
     machine, stamp = f.machine, f.machine.timeline.events
     if not f.is_spinning(at, stamp, found):
@@ -277,7 +277,10 @@ def _acquire(
     data: NDArray[np.uint8],
     transfer: Transfer,
 ) -> None:
-    """Let threads learn what was released where they loaded, if anything depends on the value."""
+    """
+    Join the clocks that were released at the loaded addresses to the threads' clocks, if anything
+    depends on the value.
+    """
     if transfer.order == WEAK or f.machine.observed.ignores(at):
         return
     met, agents = generic(f, space, addresses), f.agent_of[threads]
@@ -319,9 +322,9 @@ def store(
         f: The fragment that stores.
         at: Number of its instruction.
         mask: Threads that store; None: all.
-        addresses: Where each thread stores.
+        addresses: The address to which each thread stores.
         transfer: State space, sizes and memory order.
-        values: What is stored.
+        values: The stored values.
 
     Raises:
         MachineFault: An address is out of bounds, not aligned, or that of a parameter.

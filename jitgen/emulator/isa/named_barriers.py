@@ -117,7 +117,7 @@ def _arrive(
     place: tuple[int, NDArray[np.bool_]],
     how: tuple[PerThread | None, bool, bool],
 ) -> tuple[NamedBarrier, int]:
-    """Let threads arrive; return the barrier and the generation that they arrived in."""
+    """Arrive for some threads; return the barrier and the generation of the arrival."""
     number, chosen = place
     counts, is_aligned, waits = how
     barrier = _named(f, at, number)
@@ -130,7 +130,7 @@ def _arrive(
 def arrive_only(
     f: Fragment, at: int, mask: Mask, numbers: PerThread, counts: PerThread | None, is_aligned: bool
 ) -> None:
-    """Let the threads under the mask arrive."""
+    """Arrive for the threads under the mask."""
     for group in _groups(f, mask, numbers):
         _arrive(f, at, group, (counts, is_aligned, False))
 
@@ -144,7 +144,9 @@ def arrive_and_wait(
     is_aligned: bool,
     then: int,
 ) -> Outcome | Split:
-    """Let the threads under the mask arrive; they go on at `then` when the barrier is complete."""
+    """
+    Arrive for the threads under the mask; they continue at `then` when the barrier is complete.
+    """
     parts: Split = []
     left_out = np.zeros(f.n, np.bool_) if mask is None else ~mask
     if left_out.any():
@@ -176,7 +178,7 @@ def arrive_cluster(builder: Builder, instruction: Instruction) -> None:
 
 
 def arrive_at_cluster(f: Fragment, at: int, mask: Mask, is_relaxed: bool) -> None:
-    """Let the threads under the mask arrive at the cluster's barrier."""
+    """Arrive at the cluster's barrier for the threads under the mask."""
     lanes = f.lanes if mask is None else f.lanes[mask]
     if not len(lanes):
         return

@@ -72,7 +72,7 @@ def release(
 
     Args:
         f: The fragment that executes the instruction.
-        addresses: Where each thread writes [k].
+        addresses: The address to which each thread writes [k].
         agents: The warp of each thread [k].
         order: Not weak. A relaxed write releases what its warp knew at its last fence.
         adds: The write is an update, which hands on what was released there before.
@@ -118,7 +118,9 @@ def _between_clusters(f: Fragment, addresses: NDArray[np.int64]) -> dict[int, Gi
 def acquire(
     f: Fragment, addresses: NDArray[np.int64], agents: NDArray[np.int64], order: str
 ) -> None:
-    """Let threads learn what was released where they read; see `release`."""
+    """
+    Join the clocks that were released at the read addresses to the threads' clocks; see `release`.
+    """
     clocks, scope, order = f.cluster.clocks, scope_of(order), order.partition(".")[0]
     others, is_acquire = _between_clusters(f, addresses), order in _ACQUIRES
     if not clocks.flags and not others:

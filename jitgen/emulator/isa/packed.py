@@ -40,7 +40,7 @@ _LANES = {
     "u16": np.uint16,
     "s16": np.int16,
 }
-"""How a lane lies in its register; those of `_CODED` as codes."""
+"""The numpy type of an element in its register; elements of `_CODED` types are codes."""
 
 _SMALLEST_NORMAL = {"f16": 2.0**-14, "bf16": 2.0**-126, "f32": 2.0**-126}
 

@@ -23,7 +23,7 @@ def check(f: Fragment, at: int, raw: Integers, name: str) -> None:
     Find padding that is not zero.
 
     Args:
-        f: Who executes the matrix instruction.
+        f: The fragment that executes the matrix instruction.
         at: The instruction.
         raw: Bytes of an operand, an element each.
         name: Type of the elements; those of a whole byte have no padding.

@@ -42,7 +42,7 @@ def set_registers(builder: Builder, instruction: Instruction) -> None:
 
 def change(f: Fragment, at: int, mask: Mask, number: int, is_increase: bool) -> Split | Wait | None:
     """
-    Let the warps under the mask have `number` registers.
+    Change the registers of the warps under the mask to `number`.
 
     Returns:
         None, or what the block function is to return at once as warps wait for registers.
@@ -85,7 +85,7 @@ def change(f: Fragment, at: int, mask: Mask, number: int, is_increase: bool) -> 
 
 
 def _serve(f: Fragment, at: int, warp: int, number: int, is_increase: bool) -> bool:
-    """Let a warp have `number` registers; return False if it has to wait."""
+    """Give a warp `number` registers; return False if it has to wait."""
     pool = f.cta.registers
     has = pool.limits[warp]
     if pool.at_launch:

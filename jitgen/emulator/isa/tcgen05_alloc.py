@@ -199,7 +199,7 @@ def _introduce(f: Fragment, heads: list[Request]) -> None:
 def deallocate(
     f: Fragment, at: int, mask: Mask, address: PerThread, columns: PerThread, ctas: int
 ) -> Wait | None:
-    """Free columns, in a pair those of both CTAs when both want it."""
+    """Free columns; in a pair, those of both CTAs when both have executed the instruction."""
     tensor, calls = f.cta.tensor, []
     for warp, threads in _warps(f, mask):
         request = tensor.calls.get((warp, at))

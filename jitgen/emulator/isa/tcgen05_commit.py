@@ -44,7 +44,7 @@ def commit(builder: Builder, instruction: Instruction) -> None:
 
 def arrive(f: Fragment, at: int, mask: Mask, address: PerThread, ctas: PerThread) -> None:
     """
-    Let what each thread under the mask issued arrive at a barrier when it is done.
+    For each thread under the mask, arrive at a barrier when the work that it issued is done.
 
     Args:
         f: The fragment that executes the instruction.

@@ -108,7 +108,7 @@ def known(cta: Cta, agent: int, clock: Clock) -> Clock:
     Args:
         cta: Of the warp.
         agent: The warp.
-        clock: What it knows itself; changed, where fences count.
+        clock: Its own clock, which fences change.
     """
     opcodes = cta.machine.tensor_opcodes
     if AFTER in opcodes:

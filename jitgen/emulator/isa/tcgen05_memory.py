@@ -126,11 +126,11 @@ class Copy:
     A copy whose accesses are noted.
 
     Attributes:
-        f, at: Who issued it.
+        f, at: The fragment that issued it, and the index of the instruction.
         ctas: CTAs that copy.
         offsets: Bytes in shared memory, without padding [rows, bytes].
         cells: Words of tensor memory.
-        shape: What is copied.
+        shape: The shape of the copied part.
     """
 
     f: Fragment

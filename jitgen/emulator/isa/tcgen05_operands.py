@@ -48,7 +48,7 @@ class Form:
         scales: Scale factors of a row of A or a column of B; 0 if they have none.
         is_a_tensor: Whether A is in tensor memory.
         input_shift: The old accumulator counts ``2 ** -input_shift`` times.
-        collector: What it does with the collector buffer: a word of `machine.collectors`.
+        collector: Its use of the collector buffer: a word of `machine.collectors`.
     """
 
     kind: str
@@ -116,8 +116,8 @@ class Job:
     One instruction of one thread.
 
     Attributes:
-        issued: Who issued it.
-        form, operands: What it says.
+        issued: The agent and the epoch of its issue.
+        form, operands: The form and the operands of the instruction.
         shape: Its instruction descriptor.
         datapath: Layout of the accumulator.
         usage: Which collector buffer it fills or uses.

@@ -73,8 +73,8 @@ class Product:
     An instruction whose accesses are noted.
 
     Attributes:
-        job: What it says.
-        shares: What each CTA does.
+        job: The decoded instruction.
+        shares: The part of each CTA.
     """
 
     job: Job

@@ -128,12 +128,12 @@ def st(builder: Builder, instruction: Instruction) -> None:
 @dataclass(frozen=True, slots=True)
 class Part:
     """
-    Warps of one warpgroup, each of which has lanes of its own.
+    Warps of one warpgroup, each of which accesses different lanes.
 
     Attributes:
         threads: Their threads, as indices 0..n-1 of the fragment's [k].
         cells: The words [registers, k], or [2, registers, k] if packed.
-        agents: Of each granule.
+        agents: The agent of each granule.
     """
 
     threads: slice
@@ -182,7 +182,7 @@ def _bases(f: Fragment, at: int, addresses: PerThread, is_half: bool) -> NDArray
 
 
 def _started(f: Fragment, at: int, kind: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Let each warp start work of a unit; return the units' agents and epochs [warps]."""
+    """Start work of a unit for each warp; return the units' agents and epochs [warps]."""
     units = [issue(f, at, thread, kind).unit for thread in f.warp_starts.tolist()]
     return np.array([unit.agent for unit in units]), np.array([unit.epoch() for unit in units])
 

@@ -40,7 +40,7 @@ class Issue:
     Attributes:
         f: The fragment of that thread.
         at: The instruction.
-        unit: What executes it.
+        unit: The unit that executes it.
         done: The epoch up to which the thread knows that the unit's work is over.
     """
 

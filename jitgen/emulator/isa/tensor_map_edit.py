@@ -70,7 +70,7 @@ class Field:
 
     Attributes:
         pieces: Returns where it lies, by its ordinal: the dimension it is for, if it has one.
-        encode: What the map holds for a value.
+        encode: Returns the bits of the map for a value.
         has_ordinal: Whether the instruction names a dimension.
     """
 
@@ -127,8 +127,8 @@ class Change:
     The change that an instruction makes.
 
     Attributes:
-        pieces: Where the field lies.
-        encode: What the map holds for a value.
+        pieces: The bits of the field.
+        encode: Returns the bits of the map for a value.
         is_shared: Whether the map is in shared memory; otherwise it is in global memory.
     """
 

@@ -121,9 +121,9 @@ class _Part:
     Attributes:
         f: The fragment.
         at: Index of the instruction.
-        product: What it computes.
+        product: The computed product.
         members: The warps, and what their warpgroups have in flight.
-        b: Where B is.
+        b: The place of B.
         is_added: Whether the product is added to the accumulators.
     """
 
@@ -144,7 +144,7 @@ def multiply(
     Args:
         f: Whole warps.
         at: The instruction.
-        product: What it computes.
+        product: The computed product.
         b: Descriptor, uint64 or an array [n] in which all threads of a warpgroup have the same.
         is_added: bool, likewise: add to the accumulators instead of replacing them.
         a: Descriptor, likewise.
@@ -209,7 +209,7 @@ def _issue(part: _Part, left: Callable[[], Matrix]) -> None:
     Multiply, now or when it is waited for.
 
     Args:
-        part: Who multiplies by what.
+        part: The warps, and the operand by which they multiply.
         left: Returns the rows of A [16 * warps, K].
     """
     f, at, product = part.f, part.at, part.product
@@ -258,7 +258,9 @@ def _common(f: Fragment, at: int, values: PerThread, share: Share) -> np.integer
 
 
 def fence_registers(f: Fragment, at: int) -> None:
-    """Let products that are issued from now on use registers that were used otherwise before."""
+    """
+    Allow products that are issued from now on to use registers that other instructions used before.
+    """
     for share, group in _members(f, at):
         group.fence(share)
     note_fence(f)

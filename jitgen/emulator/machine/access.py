@@ -22,7 +22,7 @@ RELAXED_READ, RELAXED_WRITE = "relaxed read", "relaxed write"
 @dataclass(frozen=True, slots=True)
 class Access:
     """
-    Who accesses granules [k], and how.
+    The agents that access granules [k], and the kind of access.
 
     Attributes:
         kind: READ, WRITE, RELAXED_READ or RELAXED_WRITE.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jitgen.emulator.machine.cta import Cta
 
 POISON = np.uint32(0x7FC0DEAD)
-"""What the registers of accumulators in flight hold; NaN as a float32 and as two float16."""
+"""The value of accumulator registers in flight: NaN as a float32 and as two float16."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,7 @@
 """
 Threads of one instruction that store to the same place: they must agree what.
 
-Which of several ordinary stores lands last is not defined. If all store the same it does not
+The order of several ordinary stores is not defined. If all store the same value the order does not
 matter, and kernels do that on purpose.
 
 CUDA C++ Programming Guide, "SIMT Architecture": which thread of a warp performs the final write to
@@ -36,7 +36,7 @@ def check_agreement(
         at: The instruction.
         addresses: Where each thread stores [k], all of them aligned to the width.
         data: What, uint8 [k, width].
-        threads: Who [k], as indices 0..n-1.
+        threads: The threads [k], as indices 0..n-1.
         where: The memory, in words.
     """
     ascending = np.sort(addresses)

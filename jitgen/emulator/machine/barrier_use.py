@@ -68,7 +68,7 @@ def use(
         at: The instruction.
         address: Of the barrier.
         agents: The warps [k] of the threads that use it; one that initialises or ends it.
-        what: What they do.
+        what: A text of their action.
         count: Arrivals of a phase, of one that is initialised.
 
     Raises:

@@ -45,7 +45,7 @@ class MBarrier:
     `jitgen.emulator.machine.barrier_use`, which checks the rules.
 
     Attributes:
-        cta, offset: Where it lies.
+        cta, offset: Its CTA, and its offset in shared memory.
         count: Arrivals of a phase.
         pending: Arrivals that this phase lacks.
         transactions: Bytes that this phase expects and has not got; may be negative for a while.
@@ -58,8 +58,8 @@ class MBarrier:
         initialised_by: That warp's agent and epoch.
         fences: Epochs of the first fences after that, by the agents that executed them: what the
             async proxy needs to see a barrier.
-        phases: Who has seen which.
-        users: Who used it, and when last.
+        phases: The phases that agents have seen complete.
+        users: The agents that used it, with the epoch of their last use.
     """
 
     __slots__ = (
@@ -95,7 +95,7 @@ class MBarrier:
         direct: NDArray[np.int64] | None = None,
     ) -> None:
         """
-        Let `number` arrivals happen, that release `clock`.
+        Count `number` arrivals, which release `clock`.
 
         Args:
             f: The fragment that executes the instruction.
@@ -118,7 +118,7 @@ class MBarrier:
         self._advance(f, at)
 
     def expect_arrivals(self, f: Fragment, at: int, number: int) -> None:
-        """Let the phase expect `number` arrivals more than the count foresees."""
+        """Let the phase expect `number` arrivals in addition to the barrier's count."""
         self.pending += number
         if self.pending > MAX_COUNT:
             f.fault(at, f"{self.name} lacks {self.pending} arrivals, beyond its range")
@@ -129,7 +129,7 @@ class MBarrier:
         self._advance(f, at)
 
     def complete(self, f: Fragment, at: int, number: int, by: Signaller) -> None:
-        """Let `number` bytes have come; `by` is what was known when they were issued."""
+        """Count `number` bytes as arrived; `by` is the knowledge of their issuer at the issue."""
         self._has_transfer = True
         self.phases.note_bytes(f, at, self, by)
         self._transact(f, at, -number)
@@ -187,7 +187,7 @@ class NamedBarrier:
 
     Attributes:
         number: 0..15.
-        generation: How often it was complete.
+        generation: Number of times that it was complete.
         arrived: Threads that arrived since then.
         expected: Threads that make it complete; None: all that are alive.
         at: The instruction of the first arrival.

@@ -148,8 +148,8 @@ class Clocks:
         Note that relaxed loads of `agents` saw what was released with `clock`; see `fence`.
 
         Args:
-            agents: Who loaded.
-            clock: What was released.
+            agents: The loading agents.
+            clock: The released clock.
             reach: The scope that both are in, so that narrower fences do not count.
         """
         observed = self._observed[reach]
@@ -165,8 +165,8 @@ class Clocks:
         relaxed stores and arrivals release the present clocks.
 
         Args:
-            agents: Who executes it.
-            scope: It counts for agents that this includes.
+            agents: The executing agents.
+            scope: The scope of agents for which it counts.
         """
         reached = [reach for reach in Scope if reach <= scope]
         for agent in agents.tolist():
@@ -190,7 +190,7 @@ class Clocks:
         Return what `agents` [k] knew together at their last fences.
 
         Args:
-            agents: Who releases.
+            agents: The releasing agents.
             reach: The scope that they and who acquires it are in; narrower fences do not count.
         """
         clock: Clock = np.zeros(1, np.int64)
@@ -264,7 +264,7 @@ def join(one: Clock, other: Clock) -> Clock:
 @dataclass(frozen=True, slots=True)
 class Released:
     """
-    What was released at an address.
+    The clocks released at an address.
 
     Attributes:
         rank: The CTA of the thread that did it last.

@@ -26,15 +26,15 @@ class Cluster:
     One cluster; a single CTA where the launch names no cluster.
 
     Attributes:
-        machine: Where it runs.
+        machine: The machine that runs it.
         origin: Grid index (x, y, z) of its first CTA.
         place: The SMs that it runs on.
-        clocks: What its agents know of each other.
+        clocks: The vector clocks of its agents.
         previous_grid: The agent that stands for the grids launched before this one.
         events: Bumped by everything that may wake a waiting thread of the cluster.
         queues: Asynchronous work that is put off.
-        barrier: What barrier.cluster acts on.
-        ctas: By rank.
+        barrier: The barrier of barrier.cluster.
+        ctas: The CTAs by rank.
         schedule: Its fragments.
     """
 

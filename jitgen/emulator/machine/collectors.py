@@ -58,10 +58,11 @@ class Collector:
     The buffer of one thread, from one fill to the next.
 
     Attributes:
-        matrix: What it was filled with.
+        matrix: The matrix with which it was filled.
         at: The instruction that filled it.
-        lost: The instruction behind which it is not valid any more; None while it is.
-        contents: What the fill read, by rank of the CTA; it comes when the product is done.
+        lost: The instruction after which it is not valid any more; None while it is valid.
+        contents: The values that the fill read, by rank of the CTA; they are set when the product
+            is done.
     """
 
     matrix: Matrix
@@ -73,11 +74,11 @@ class Collector:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """
-    What one product does with a buffer.
+    The use of a buffer by one product.
 
     Attributes:
         collector: The buffer.
-        fills: It fills it; else it uses it.
+        fills: Whether the product fills the buffer; otherwise it uses its contents.
     """
 
     collector: Collector

@@ -40,13 +40,14 @@ class Cta:
     One CTA.
 
     Attributes:
-        cluster, machine: Where it runs.
+        cluster, machine: The cluster and the machine that run it.
         rank: Its number in the cluster.
         index: Its place in the grid (x, y, z).
         base: The first of its shared addresses: ``rank << 24``.
         num_threads: Threads at the start.
         r, q, h, p: Register files [registers, num_threads] of uint32, uint64, uint16 and bool.
-        unwritten: Which threads have not written a register yet, of those that are in doubt.
+        unwritten: The threads that have not yet written a register, for registers that may be read
+            before a write.
         shared: Shared memory.
         guarded: Objects made by mbarrier.init, and the bytes that they live in.
         barriers: The same, by offset in shared memory.
@@ -56,7 +57,7 @@ class Cta:
         agents: All of these.
         cluster_arrivals: Phase of the cluster's barrier at which each thread arrived, or -1.
         reductions: Generation in which each thread arrived at a bar.red, or -1.
-        registers: How many each warp has, and those that none has.
+        registers: The number of registers of each warp, and of free ones.
         has_exited: No thread is alive.
         known_to: Ranks of other CTAs of which a thread knows that this one has started.
         remote_accesses: By agent of another CTA, epoch and instruction of its latest access here.

@@ -96,14 +96,14 @@ class Devices:
         return self._mode.is_lost and machine.grid.number >= self._mode.lost_from
 
     def _deliver(self) -> bool:
-        """Let one store of each device arrive that a link delays; return whether there was one."""
+        """Deliver one store of each device that a link delays; return whether there was one."""
         links = [device.queue.memory.link for device in self._devices]
         number = sum(link.arrive_one() for link in links if link is not None)
         self._timeline.events += number
         return number > 0
 
     def _go_on(self, machines: Sequence[Machine]) -> bool:
-        """Let something happen on some devices; False if all their threads wait."""
+        """Run some devices for a step; False if all their threads wait."""
         return (
             self._run(machines)
             or any(machine.do_deferred() for machine in machines)

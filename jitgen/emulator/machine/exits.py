@@ -98,7 +98,9 @@ def _check_units(cta: Cta) -> None:
 
 
 def _check_permit(cta: Cta) -> None:
-    """What a pair gives up, both CTAs must. PTX ISA, section "Issue Granularity" of tcgen05."""
+    """
+    Both CTAs of a pair must give up the permit. PTX ISA, section "Issue Granularity" of tcgen05.
+    """
     peers = cta.cluster.ctas[cta.rank ^ 1 : (cta.rank ^ 1) + 1]
     is_of_pair = cta.tensor.has_peer and all(peer.has_tensor_memory for peer in peers)
     if is_of_pair and cta.tensor.may_allocate and not peers[0].tensor.may_allocate:

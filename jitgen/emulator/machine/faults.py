@@ -33,9 +33,9 @@ class Finding:
         kind: "race", "uninitialised", "proxy", "exit", ...
         message: What happened the first time, with the addresses of that time.
         at: Index of the instruction; NOWHERE if there is none.
-        place: That instruction in words: line of the kernel's source, PTX line, text.
+        place: A text of the instruction's place: line of the kernel's source, PTX line, text.
         who: CTA and threads of the first time.
-        count: How often it happened.
+        count: Number of times that it happened.
     """
 
     kind: str
@@ -91,8 +91,8 @@ def warn_at_exit(cta: Cta, topic: str, message: str, at: int = NOWHERE, kind: st
     Record a mistake that is found when `cta` ends.
 
     Args:
-        cta: Where it was found.
-        topic: What kind of thing; once is recorded for each topic and instruction.
+        cta: The CTA in which it was found.
+        topic: The topic; one finding is recorded for each topic and instruction.
         message: What it is.
         at: The instruction that began it.
         kind: Of the finding.

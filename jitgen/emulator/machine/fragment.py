@@ -117,7 +117,7 @@ class Threads:
 
     @cached_property
     def is_here(self) -> NDArray[np.bool_]:
-        """Which lanes of the warps are in the set [num_warps, 32]; do not write to it."""
+        """The lanes of the warps that are in the set [num_warps, 32]; do not write to it."""
         here = np.zeros(self.num_warps * WARP, np.bool_)
         here[self.in_warps] = True
         here.flags.writeable = False
@@ -155,7 +155,7 @@ class Fragment:
     Threads of one CTA at one block. See `Threads` for the attributes that they share.
 
     Attributes:
-        cta, cluster, machine: Where it runs.
+        cta, cluster, machine: The CTA, the cluster and the machine that run it.
         threads: The set of threads.
         block: The basic block that it executes next.
         seen: For `is_spinning`: what an instruction met the last time.

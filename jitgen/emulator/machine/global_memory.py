@@ -2,8 +2,8 @@
 """
 Global memory: the ranges of the host's memory that a kernel may touch, and nothing else.
 
-A device sees memory of its peers at addresses of its own. What is noted of an access is noted at
-the home of the memory, its address on the device that owns it.
+On each device the memory of a peer has other addresses. An access is recorded for the *home* of the
+memory, that is, its address on the device that owns it.
 
 An access has two sides, as in shared memory: what it does to the bytes, and that it happens, which
 `note` and `note_box` tell the history when the instruction is executed.
@@ -41,7 +41,7 @@ class Range:
 
     Attributes:
         start, stop: Address of the first byte, and the address after the last one.
-        name: What it is, in words: the name of a tensor.
+        name: Its name in messages, that of a tensor.
         bytes: uint8 view of it.
         is_set: For memory that is unknown at first whether each byte was written, from the whole
             word on that `start` lies in; else None.
@@ -88,10 +88,10 @@ class GlobalMemory:
     Global memory as the kernels of one device see it.
 
     Attributes:
-        history: Who accessed what in the launch that runs, of several devices in all launches.
-        flags: What was released at an address, for clusters that acquire there.
+        history: The accesses of the running launch, or with several devices of all launches.
+        flags: The clocks released at an address, for clusters that acquire them.
         maps: Fences for tensor maps that the kernel changes.
-        link: What was stored to peers and has not arrived; None: it arrives at once.
+        link: The stores to peers that have not arrived; None: stores arrive at once.
     """
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ class GlobalMemory:
         Args:
             f: The fragment that executes the instruction.
             at: The instruction.
-            addresses: Where each thread accesses [k].
+            addresses: The address that each thread accesses [k].
             width: Bytes of each access.
             threads: The threads [k], as indices 0..n-1 of the fragment's.
             kind: As of an `Access`, or CONSTANT_READ or UPDATE.
@@ -251,7 +251,7 @@ class GlobalMemory:
         Return a view of `size` bytes.
 
         Raises:
-            IndexError: They are not all in one range; the message tells which is near.
+            IndexError: The addresses are not all in one range; the message names the nearest one.
         """
         found = self._range_of(address, address + size)
         if found is None:
@@ -306,7 +306,7 @@ class GlobalMemory:
         f.machine.timeline.events += 1
 
     def settle(self) -> None:
-        """Let everything that was stored to peers arrive."""
+        """Deliver all stores to peers."""
         if self.link is not None:
             self.link.arrive()
 

@@ -141,7 +141,7 @@ class History:
 
         Args:
             at: The instruction.
-            granules: What each unit reads.
+            granules: The granules that each unit reads.
             agents: The units [m].
             epochs: Theirs [m].
             rows: Agents whose knowledge counts [m].

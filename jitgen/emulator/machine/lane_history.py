@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which lanes accessed each granule: finds two lanes of one warp that nothing orders.
+The lanes that accessed each granule; finds accesses of two lanes of one warp that nothing orders.
 
 For each granule the lane of the last ordinary write is kept, and for each warp the lane of its last
 read. They are read only where the history says that this warp was the last, and that its lanes have
@@ -88,7 +88,7 @@ class LaneHistory:
         Note which lanes read granules.
 
         Args:
-            granules: What was read.
+            granules: The granules that were read.
             agents: The warps that read: one for all granules, or one for each.
             lanes: The lanes of these warps, in the same form.
         """

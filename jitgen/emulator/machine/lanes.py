@@ -85,7 +85,7 @@ class Lanes:
 
     def own(self, unit: int, warp: int, lane: int, *, writes: bool = False) -> None:
         """
-        Let a unit belong to a lane of a warp.
+        Assign a unit to a lane of a warp.
 
         Args:
             unit: Its agent.
@@ -161,8 +161,8 @@ class Lanes:
         Args:
             agent: The warp.
             epoch: Of the earlier access, beyond what all lanes know.
-            lane: Who made it; `MANY` for several.
-            other: Who makes the later one; `MANY` for several.
+            lane: The lane that made it; `MANY` for several lanes.
+            other: The lane that makes the later one; `MANY` for several lanes.
         """
         meetings = [x for x in self._meetings.get(agent, ()) if x.epoch >= epoch]
         if _reaches(lane, other, [x for x in meetings if x.orders]):

@@ -56,8 +56,10 @@ LIMITS = {
     10: Limits(shared_bytes=227 * 1024, cluster=16),
     12: Limits(shared_bytes=99 * 1024, cluster=8),
 }
-"""By major compute capability. That sm_120 has no larger clusters than portable is not documented;
-nothing says that it has."""
+"""
+By major compute capability. No document says that sm_120 has larger clusters than portable ones, so
+it has none here.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,10 @@ FEATURES = (
     Feature(r"(add|sub|fma)\..*f32\.(f16|bf16)", _on(10, 12), is_special=False),
     Feature(r"(ld|st)\..*(v8\.[bufs]32|v4\.[bufs]64)", _on(10, 12), is_special=False),
 )
-"""What the compiler refuses for a target that lacks it, each from its section's target notes."""
+"""
+The instructions that the compiler refuses for targets without them, from the target notes of their
+sections.
+"""
 
 
 def lacks(target: Target, opcode: str) -> bool:

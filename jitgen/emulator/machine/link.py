@@ -29,7 +29,7 @@ class _Parcel:
     Attributes:
         memory: Integers of the peer's memory.
         index: Which of them [k].
-        values: What they become [k].
+        values: Their new values [k].
         addresses: Of them, in bytes [k].
     """
 
@@ -63,7 +63,7 @@ class Link:
         Args:
             memory: Integers of the peer's memory.
             index: Which of them each thread stores [k, elements].
-            values: What they become [k, elements].
+            values: Their new values [k, elements].
             addresses: Of them, in bytes [k, elements].
         """
         if any(np.isin(addresses, one.addresses).any() for one in self._parcels):
@@ -78,7 +78,7 @@ class Link:
             self._parcels.pop(0).arrive()
 
     def arrive_one(self) -> bool:
-        """Let the first or last of all arrive; return whether there was one."""
+        """Deliver the first or the last of all stores; return whether there was one."""
         if self._parcels:
             self._parcels.pop(self._next).arrive()
             return True

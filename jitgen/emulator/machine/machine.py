@@ -125,7 +125,7 @@ class Machine:
     Attributes:
         program: The kernel.
         memory: Global memory.
-        launch: What the host asked for.
+        launch: The launch of the host.
         mode: When asynchronous work is done and which threads run first.
         chance: The source of every random choice; None in modes without.
         counts: What was executed, by name ("bulk_loads", "bulk_load_bytes", ...).
@@ -133,13 +133,13 @@ class Machine:
         held: Instructions with a guard that held for some thread; see `program.coverage`.
         ways: How threads left each block that ends with a branch: `TAKEN`, `PASSED`, or both.
         findings: Mistakes, by kind and instruction.
-        observed: What was observed of the schedule.
-        grid: Which launch it is, of which device.
+        observed: The observed values that depend on the schedule.
+        grid: The launch and its device.
         timeline: The time, and the count of writes to global memory.
         is_busy: A cluster of it did not come to a wait in its turn, as it may poll by weak loads.
         is_early: It may start before a grid ends of which nothing is known.
         num_sms: SMs of the device.
-        sms: Which cluster runs on which SMs.
+        sms: The SMs of each cluster.
         resident: Clusters that run at once, at most.
         running: Clusters that run.
         ended: Of clusters that ended their clocks, and the agent that stands for earlier launches;
@@ -198,7 +198,7 @@ class Machine:
 
     @cached_property
     def tensor_opcodes(self) -> frozenset[str]:
-        """Which tcgen05 instructions the kernel has: "mma", "wait::ld", ..."""
+        """The tcgen05 instructions of the kernel: "mma", "wait::ld", ..."""
         code = self.program.code
         return frozenset(x.parts[1] for x in code if x.parts[0] == "tcgen05")
 

@@ -85,13 +85,13 @@ class _Word:
     One word of memory that threads ask for.
 
     Attributes:
-        first: What it held before the first write.
-        last: What it holds.
+        first: Its value before the first write.
+        last: Its present value.
         is_rising: Every write raised it.
         number: Of writes.
         writes: The last write of each agent.
         reads: The last read of each agent that uses what it reads, by instruction.
-        polls: What each loop met last.
+        polls: The value that each loop read last.
     """
 
     first: int
@@ -179,7 +179,7 @@ class Observed:
             at: The instruction.
             addresses: Generic ones [k].
             agents: The warps of the threads [k].
-            values: What they found [k], unsigned.
+            values: The values that were read [k], unsigned.
         """
         observer = self._observers.get(at)
         if not self.watches or observer is None or observer.use is Use.IGNORED:

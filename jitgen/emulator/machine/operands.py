@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where the operands of wgmma are in shared memory, and the note that they were read.
+The place of wgmma's operands in shared memory, and recording that they were read.
 
 A kernel uses few descriptors many times, so that tables of offsets are made once. Reads are noted
 when the group of products is closed, for all of its products together: one stage of a ring is then
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
     """
-    Where a descriptor has an operand. Made once for the same descriptor and shape.
+    The place of a descriptor's operand. Made once for each descriptor and shape.
 
     Attributes:
         where: Offset of each byte [rows, bytes]; it cannot be written to.

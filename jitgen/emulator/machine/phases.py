@@ -75,7 +75,7 @@ class Poll:
 
 class Phases:
     """
-    Who has seen the phases of one barrier.
+    The phases of one barrier that agents have seen complete.
 
     Attributes:
         column: Of the clocks: how many phases were seen complete.
@@ -118,7 +118,7 @@ class Phases:
             f: The fragment that executes the instruction.
             at: The instruction.
             barrier: The barrier.
-            by: What was known when it was issued.
+            by: The knowledge of the issuer at the issue.
             direct: Of an arrival of threads their warps, and what it releases; None where work
                 arrives that they started.
         """

@@ -83,7 +83,7 @@ class Earlier:
 
     Attributes:
         kind: How the earlier one accessed.
-        agent: Who did.
+        agent: The agent that did.
         at: The instruction.
         position: Index, among the granules of the later one, of a granule of both.
     """
@@ -100,7 +100,7 @@ class Readers:
 
     Attributes:
         kinds: The kinds of accesses that there ever were.
-        groups: Who accesses together in each plane.
+        groups: The group of agents of each plane, which access together.
     """
 
     def __init__(self, clocks: Clocks, granules: int) -> None:
@@ -158,7 +158,7 @@ class Readers:
             at: The instruction.
             kind: Any word.
             granules: Granules [k], ascending.
-            agents: Who [m], ascending.
+            agents: The agents [m], ascending.
             epochs: When, by the agents' clocks [m].
         """
         plane = self._plane(kind, agents)

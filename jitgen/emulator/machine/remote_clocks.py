@@ -34,7 +34,7 @@ launches are over.
 @dataclass(frozen=True, slots=True)
 class Given:
     """
-    What was released at an address for other clusters.
+    The clocks released at an address for other clusters.
 
     Attributes:
         device: Of the thread that did it last.

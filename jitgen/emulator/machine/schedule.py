@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which fragment of a cluster runs next.
+The choice of the fragment of a cluster that runs next.
 
 Fragments that meet at a block become one. The lowest block that can run goes first, so that threads
 which took different ways meet again soon; a random mode chooses freely. A block with an instruction
@@ -218,7 +218,7 @@ class Schedule:
 
     def _detour(self, fragment: Fragment, mask: np.ndarray, other: int) -> tuple[Fragment, object]:
         """
-        Let the threads that are not under the mask execute a block that the others skip.
+        Execute a block that the threads under the mask skip, for the other threads.
 
         They are mostly the one elected lane; the other threads wait for them after the block.
         """

@@ -65,7 +65,7 @@ class SharedMemory:
         views: The same bytes as unsigned integers of 1, 2, 4 and 8 bytes, by that size.
         initialised: Whether each byte was written, bool [SHARED_SIZE].
         end: Offset after the last byte of the launch's memory.
-        history: Who accessed what.
+        history: The recorded accesses.
     """
 
     def __init__(self, cta: Cta, end: int) -> None:
@@ -144,7 +144,7 @@ class SharedMemory:
         Args:
             f: The fragment that executes the instruction.
             at: The index of the instruction.
-            offsets: Where each thread reads [k], as `offsets` returns them.
+            offsets: The offset that each thread reads [k], as `offsets` returns them.
             width: Bytes that each reads: a power of 2, or a multiple of 4.
             threads: The threads [k], as indices 0..n-1 of the fragment's.
             kind: READ or RELAXED_READ.

@@ -45,10 +45,10 @@ class Queue:
     The launches of one device.
 
     Attributes:
-        memory: What the device sees of global memory.
+        memory: The global memory that the device can access.
         steps: Its launches, in the order in which the host made them.
         num_sms: Its SMs.
-        replays: How often it runs the steps.
+        replays: Number of times that it runs the steps.
     """
 
     memory: GlobalMemory
@@ -59,7 +59,7 @@ class Queue:
 
 class Progress:
     """
-    How far a device is.
+    The progress of a device.
 
     Attributes:
         queue: The work of the stream.
@@ -106,7 +106,10 @@ class Progress:
             yield number, step, grid
 
     def end(self, number: int) -> None:
-        """End a launch: those behind it know what it did, and what it learnt of others."""
+        """
+        End a launch: later launches are ordered after its work, and after the work of others that
+        it was ordered after.
+        """
         machine = self.running.pop(number)
         index = machine.grid.number
         known: ByCluster = {self._stream: np.eye(1, index + 1, index, np.int64)[0]}

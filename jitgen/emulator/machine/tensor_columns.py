@@ -99,7 +99,7 @@ def choose(is_taken: NDArray[np.bool_], number: int, turn: int) -> int | None:
     Args:
         is_taken: For each column.
         number: A power of two.
-        turn: Which of equally good places.
+        turn: Number that chooses among equally good places.
     """
     found: dict[int, list[int]] = defaultdict(list)
     for first in range(0, COLUMNS, number):

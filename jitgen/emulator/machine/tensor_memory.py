@@ -101,14 +101,15 @@ class Request:
     A tcgen05.alloc or tcgen05.dealloc of one warp that has begun.
 
     Attributes:
-        name: Which of the two.
+        name: The name of the instruction, one of the two.
         columns: How many.
         agent: The warp.
         group: CTAs that take part.
         cta: Its own.
         first: The first column; -1 as long as it is not known.
         epoch: Of a deallocation, the warp's at that time.
-        versions: How often columns became free, in each SM, when there were not enough.
+        versions: For each SM, the number of times that columns had become free when there were not
+            enough.
         is_done: It is over.
     """
 
