@@ -266,8 +266,8 @@ class Ratio:
 
     Attributes:
         what: Description of the ratio.
-        fast: The side whose time is divided by.
-        slow: The other one.
+        fast: The side whose time is the divisor.
+        slow: The side whose time is divided by it.
         budget: The smallest allowed ratio; None if there is no budget.
         detail: Further text for the row.
     """

@@ -75,10 +75,11 @@ class OnDevices:
     @property
     def number(self) -> int:
         """
-        How many devices there are.
+        The number of devices.
 
         Raises:
-            InputError: The calls and windows do not say so.
+            InputError: There are no calls, or the windows have different numbers of devices, or the
+                number is not allowed.
         """
         if not self.calls or self.replays < 1:
             raise InputError("calls", "must be one at least, and replayed once at least")

@@ -48,7 +48,7 @@ _CODES = 8
 
 class Bits(NamedTuple):
     """
-    How the codes of a word lie in it.
+    The layout of codes in a word.
 
     Attributes:
         neighbours: Codes next to each other along K that a thread has.

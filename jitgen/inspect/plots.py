@@ -67,7 +67,7 @@ def columns(label: str, rows: Sequence[tuple[str, str, Sequence[float]]], unit: 
     height.
 
     Args:
-        label: What it shows.
+        label: A text that says what the plot shows.
         rows: For each column: the name below it, which may be empty, the text that describes it,
             and the parts that are stacked in it, in the colours of `key`.
         unit: The unit, which is shown at the top of the scale.

@@ -74,10 +74,10 @@ def legal_kind(config: RouteConfig) -> RouteConfig:
 
 def check_experts(config: RouteConfig) -> None:
     """
-    Require a number of experts that kernels have.
+    Check that kernels support the number of experts.
 
     Raises:
-        Refusal: It is another, with the code ``E_EXPERTS``.
+        Refusal: They do not support it; the code is ``E_EXPERTS``.
     """
     refuse_unless(
         config.experts in EXPERTS,

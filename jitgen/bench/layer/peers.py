@@ -2,16 +2,17 @@
 """
 Other implementations of a whole layer.
 
-DeepGEMM's products with glue in Triton, as serving engines have it: masked, each expert has a
-matrix with room for every token; contiguous, experts begin at multiples of 128 rows. Which layout
-is faster depends on the number of tokens, so both are measured if memory suffices.
+*DeepGEMM*: its products, with the other steps in Triton as in serving engines. In the masked layout
+each expert has a matrix with room for every token; in the contiguous layout the rows of each expert
+begin at a multiple of 128. Which layout is faster depends on the number of tokens, so both are
+measured if memory suffices.
 
-The same steps in torch, compiled by inductor, around ``torch._scaled_grouped_mm``, which has a
-scale for each row and no other: other numerics, and less work.
+*torch*: the same steps compiled by inductor, with ``torch._scaled_grouped_mm`` for the products.
+This only supports one scale for each row, so its numerics differ and there is less work.
 
-vLLM's fused experts: both products in its Triton kernel, CUDA operations of its own around them.
-The kernel's tiles are those of vLLM's table for this GPU, these experts and sizes. If vLLM has no
-such table, it uses its default, as in serving, and the note of the case says so.
+*vLLM*: its fused experts, with both products in its Triton kernel and its CUDA operations for the
+other steps. The kernel's tiles are those of vLLM's table for this GPU, these experts and sizes. If
+vLLM has no such table, it uses its default, as in serving, and the note of the case says so.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Facts about kernels in the machine code of an artifact: registers, and instructions that ptxas left
 out.
 
-The machine code lies as an ELF file inside the host part. PTX does not know how many registers a
-thread has at launch: ptxas chooses it, and leaves ``setmaxnreg`` out where it cannot honour it.
+The machine code is an ELF file inside the host part. The number of registers of a thread at launch
+is not in PTX: ptxas chooses it, and omits ``setmaxnreg`` if it cannot apply it.
 
 Sources: System V ABI, chapter "Object Files" (64-bit ELF, little-endian); attributes of sections
 ``.nv.info`` have the numbers that ``cuobjdump -elf`` gives names to, instructions (of 16 bytes)

@@ -66,7 +66,7 @@ class Atomic:
 
 def atomic_of(instruction: Instruction) -> Atomic:
     """
-    Return what an opcode says.
+    Return the meaning of an opcode.
 
     Raises:
         Unsupported: A modifier, operation or type is not known.

@@ -3,9 +3,10 @@
 Order between tcgen05 instructions of different threads: tcgen05.fence and tcgen05.wait.
 
 Loads, stores, copies and products are asynchronous, so that a barrier alone does not order them. A
-load or store counts as complete after ``tcgen05.wait``. Others learn that, when they synchronise
-with the warp, after its ``tcgen05.fence::before_thread_sync``, which tcgen05.commit implies; and
-what a warp learnt counts for its asynchronous instructions after ``fence::after_thread_sync``.
+load or store counts as complete after ``tcgen05.wait``. It is ordered before later instructions of
+another warp in three steps: ``tcgen05.fence::before_thread_sync`` of the first warp, which
+tcgen05.commit implies; a synchronisation of both warps; and ``fence::after_thread_sync`` of the
+other warp, before its asynchronous instructions.
 
 ``tcgen05.wait`` is always required: without it the next write where a load read, and the next
 access where a store wrote, race with it. Only the registers of a load may be used before, as a true

@@ -34,10 +34,10 @@ def check_agreement(
     Args:
         f: The fragment that executes the instruction.
         at: The instruction.
-        addresses: Where each thread stores [k], all of them aligned to the width.
-        data: What, uint8 [k, width].
+        addresses: The address to which each thread stores [k], a multiple of the width.
+        data: The stored bytes, uint8 [k, width].
         threads: The threads [k], as indices 0..n-1.
-        where: The memory, in words.
+        where: Name of the memory, for the message.
     """
     ascending = np.sort(addresses)
     if not np.count_nonzero(ascending[1:] == ascending[:-1]):

@@ -61,8 +61,9 @@ class Lanes:
     The lanes of the warps of one cluster.
 
     Attributes:
-        known: For each agent [capacity] the epoch up to which all lanes of its warp know its work.
-        owner: For each unit that one lane waits for, its warp's agent and that lane.
+        known: For each agent [capacity] the epoch up to which its work is ordered before all lanes
+            of its warp.
+        owner: For each unit for which only one lane waits, the agent of the warp, and the lane.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -44,7 +44,8 @@ class Limits:
 
     Attributes:
         shared_bytes: Shared memory that a CTA can have.
-        cluster: CTAs of a cluster where more than the portable number is consented to.
+        cluster: Largest number of CTAs in a cluster, if the kernel allows more than the portable
+            number.
     """
 
     shared_bytes: int
@@ -106,9 +107,9 @@ class Feature:
     Instructions that not every target has.
 
     Attributes:
-        pattern: Of the whole opcode.
+        pattern: Regular expression for the whole opcode.
         majors: Compute capabilities that have it.
-        is_special: Only with a suffix, as in sm_90a.
+        is_special: Whether only targets with a suffix have it, as in sm_90a.
     """
 
     pattern: str

@@ -29,9 +29,9 @@ class Region:
     The words that contain some bytes.
 
     Attributes:
-        words: Ascending, each once.
-        start, stop: The bytes are not below `start`, and below `stop`.
-        chunks: Where the bytes are chunks of 16, aligned: the number of each, in their order [k].
+        words: Numbers of the words, ascending, each once.
+        start, stop: The first byte, and the end of the last.
+        chunks: If the bytes are aligned chunks of 16: the number of each chunk, in their order [k].
     """
 
     words: Granules

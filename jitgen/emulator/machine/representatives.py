@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Lanes that arrive at an mbarrier for their warp, and what the arrival orders for the other lanes.
+Arrivals of one lane at an mbarrier on behalf of its warp, and the accesses of the other lanes that
+such an arrival orders.
 
-An arrival releases what its thread did and what was ordered before it. What other lanes of the warp
-accessed in shared memory is part of that only if bar.warp.sync, or a barrier, lies in between. Such
-arrivals are common and nearly always right, so only those that leave accesses out are stored: each
-is a gap in what other agents know of the warp, which counts when an agent's knowledge of the warp
-ends there.
+An arrival releases the accesses of its thread and those that were ordered before it. Accesses of
+other lanes of the warp to shared memory are among these only if bar.warp.sync, or a barrier, is
+between them and the arrival. Such arrivals are common and nearly always right, so only those that
+leave accesses out are stored: each is a gap in what other agents know of the warp, which counts
+when an agent's knowledge of the warp ends there.
 
-Reads of lanes before they waited for each other, as at a vote or a matrix instruction, count as
-over: pipelines of CUTLASS give back slots like that. Their writes are a warning then.
+If all lanes waited for each other in between, for example at a vote or a matrix instruction, reads
+count as complete, because pipelines of CUTLASS release slots in this way; writes give a warning.
 
 PTX ISA, sections "mbarrier.arrive" (.release) and "bar.warp.sync"; for what only waiting for each
 other means see `jitgen.emulator.machine.lanes`.
@@ -82,7 +83,8 @@ class LeftOut:
     Attributes:
         earlier: The access.
         gap: The arrival.
-        is_apart: Nothing lies between the two; else the lanes waited for each other.
+        is_apart: Whether nothing is between the two; otherwise the lanes waited for each other
+            there.
     """
 
     earlier: Represented
@@ -100,12 +102,12 @@ class Representatives:
     The arrivals of single lanes in one cluster.
 
     Attributes:
-        read, wrote: For each agent [capacity] the epoch in which several lanes last did so in
-            shared memory.
+        read, wrote: For each agent [capacity] the epoch in which several lanes of its warp last
+            read or wrote shared memory.
         handed: For each agent [capacity] the epoch of its last release by all lanes.
-        gaps: Of each warp that has some, by their epochs.
-        met: For each agent [capacity] the epoch of its last matrix instruction that all lanes
-            execute together, of those that wait for products.
+        gaps: The gaps of each warp that has some, by their epochs.
+        met: For each agent [capacity] the epoch of the last matrix instruction that waits for
+            products and that all lanes executed together.
     """
 
     def __init__(self, clocks: Clocks, capacity: int) -> None:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Checks of registers that stand before and after an instruction in the function of its block.
+Checks of registers, which are inserted before and after an instruction in the function of its
+block.
 
-What is to be checked `definitions` and `flights` find on the whole program, so that blocks which it
-concerns are written twice: the first time to learn what their instructions access.
+`definitions` and `flights` analyse the whole program to find the registers to check. The analysis
+needs the registers that each instruction accesses, which are only known once the blocks are
+translated; so blocks with such registers are translated a second time, with the checks.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ class Checks:
     The checks of the registers of a program.
 
     Attributes:
-        doubts: Which may not have been written.
-        flights: Which may belong to a wgmma, or lack its fence.
+        doubts: The registers that may not have been written.
+        flights: The registers that may belong to a wgmma in flight, or lack its fence.
     """
 
     doubts: Doubts = field(default_factory=Doubts)
