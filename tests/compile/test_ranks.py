@@ -21,7 +21,7 @@ from tests.compile.kernels import on_gpu
 from tests.compile.mistakes import EXPERT_MISTAKES, MISTAKES, Mistake, cases_of, cases_on_more
 from tests.compile.ranks import WRONG, Kernels, Layer
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tests.compile.mistakes import (
 )
 from tests.compile.ranks import Kernels, Layer
 
-pytestmark = [needs.compiler, needs.linker]
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 Scenario = Callable[[int], dict[str, Any]]
 
