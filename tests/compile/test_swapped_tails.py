@@ -14,10 +14,11 @@ import torch
 
 import jitgen
 from jitgen.codegen.render import render
-from jitgen.compile import compiler, inspect
+from jitgen.compile import inspect
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Operands, Schedule, Tile
 from jitgen.verify import device
+from jitgen.verify.artifacts import compiled
 from tests import needs
 from tests.problems import make_for, verify_exact
 
@@ -43,10 +44,11 @@ NAMES = {"tall": TALL, "small": SMALL, "half": HALF, "blocks": BLOCKS}
     ],
 )
 @pytest.mark.skipif(inspect._nvdisasm() is None, reason="needs nvdisasm: jitgen[inspect]")
-def test_nothing_spills_and_no_wgmma_waits_for_another(config: GroupedGemmConfig) -> None:
+def test_nothing_spills_and_no_wgmma_waits_for_another(
+    config: GroupedGemmConfig, shared_cache: None
+) -> None:
     """A wait follows all WGMMAs of a k-block: four of a whole block, eight of a tail."""
-    made = compiler.compile_source(render(config, Arch.SM_90A), links=False)
-    library = made.files[made.library]
+    library = compiled(render(config, Arch.SM_90A)).library
     text = inspect.sass(library)
     found = inspect.resources(library)
 
@@ -60,7 +62,7 @@ def emulated_gpu(shared_cache: None) -> Iterator[None]:
         yield
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("config", NAMES.values(), ids=NAMES)
 def test_bits_are_those_of_whole_blocks(config: GroupedGemmConfig, emulated_gpu: None) -> None:
     """Of random numbers, which show another order of additions."""
