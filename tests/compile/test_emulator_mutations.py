@@ -140,7 +140,7 @@ def test_there_are_many() -> None:
     assert {mutation.program for mutation in OFTEN} == PROGRAMS.keys()
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("modes", ["eager", pytest.param("quick", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unchanged_programs_are_clean(programs: Programs, name: str, modes: str) -> None:
@@ -149,7 +149,7 @@ def test_unchanged_programs_are_clean(programs: Programs, name: str, modes: str)
     assert program.findings(program.artifact.ptx, modes) == []
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("mutation", often(MUTATIONS, OFTEN, attrgetter("name")))
 def test_found(programs: Programs, mutation: Mutation) -> None:
     assert_found(programs[mutation.program], mutation)
