@@ -270,26 +270,43 @@ class TestCopies:
         assert run.findings == []
 
 
+STORES = """
+    mov.u32 %r1, %tid.x;
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 mbarrier.init.shared.b64 [4096], 1;
+    fence.mbarrier_init.release.cluster;
+    bar.sync 0;
+    @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [4096], 256;
+    mad.lo.u32 %r2, %r1, 8, 1024;
+    mov.u32 %r7, 4096;
+    st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%r2], {%r1, 5}, [%r7];
+    $again:
+    mbarrier.try_wait.parity.shared.b64 %p2, [4096], 0;
+    @!%p2 bra $again;
+    ld.shared.v2.b32 {%r3, %r4}, [%r2];
+    """
+"""A warp stores 8 bytes a lane and waits for all."""
+
+
 @pytest.mark.parametrize("mode", [EAGER, DEFERRED])
-def test_asynchronous_stores_signal_a_barrier(mode: Any) -> None:
-    run = run_ptx(
-        """
-        mov.u32 %r1, %tid.x;
-        setp.eq.u32 %p1, %r1, 0;
-        @%p1 mbarrier.init.shared.b64 [2048], 1;
-        fence.mbarrier_init.release.cluster;
-        bar.sync 0;
-        @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [2048], 256;
-        mad.lo.u32 %r2, %r1, 8, 1024;
-        mov.u32 %r7, 2048;
-        st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%r2], {%r1, 5}, [%r7];
-        $again:
-        mbarrier.try_wait.parity.shared.b64 %p2, [2048], 0;
-        @!%p2 bra $again;
-        ld.shared.v2.b32 {%r3, %r4}, [%r2];
-        """,
-        mode=mode,
-    )
+@pytest.mark.parametrize("distance", [8, 16, 40], ids=lambda x: f"every {x} bytes")
+def test_asynchronous_stores_signal_a_barrier(mode: Any, distance: int) -> None:
+    run = run_ptx(STORES.replace("%r1, 8,", f"%r1, {distance},"), mode=mode)
+
     assert run.register("%r3").tolist() == list(range(32))
     assert run.register("%r4").tolist() == [5] * 32
     assert run.findings == []
+
+
+@pytest.mark.parametrize("mode", [EAGER, DEFERRED])
+def test_asynchronous_stores_of_one_value_to_one_place_are_a_race(mode: Any) -> None:
+    in_pairs = STORES.replace("mad.lo.u32 %r2, %r1,", "shr.u32 %r5, %r1, 1; mad.lo.u32 %r2, %r5,")
+
+    assert run_ptx(in_pairs.replace("{%r1, 5}", "{5, 5}"), mode=mode).findings == ["race"]
+
+
+@pytest.mark.parametrize("mode", [EAGER, DEFERRED])
+def test_a_phase_that_ends_with_one_of_several_asynchronous_stores(mode: Any) -> None:
+    found = run_ptx(STORES.replace("256;", "128;"), mode=mode).findings
+
+    assert set(found) == {"race" if mode is EAGER else "uninitialised", "phase", "exit"}

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import groupby
 
 import numpy as np
+from numpy.typing import NDArray
 
-from jitgen.emulator.arrays import Integers, PerThread, Vector
+from jitgen.emulator.arrays import Integers, PerThread, Vector, Where
 from jitgen.emulator.isa.atomic_updates import OPERATIONS, Update, update_of
 from jitgen.emulator.isa.memory import Mask
 from jitgen.emulator.isa.modifiers import width
 from jitgen.emulator.machine.agreement import check_agreement
 from jitgen.emulator.machine.barrier_use import Use, use
-from jitgen.emulator.machine.cta import OFFSET_MASK
+from jitgen.emulator.machine.cta import RANK_SHIFT
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.shared_memory import SharedMemory
 from jitgen.emulator.program.builder import Builder
@@ -74,6 +76,9 @@ def store_async(
     """
     Store, for each thread under the mask, its values where it says, and signal its barrier.
 
+    Stores of a warp that signal one barrier are done at once, unless two overlap or the barrier's
+    phase ends with one of them.
+
     Args:
         f: The fragment that executes the instruction.
         at: The instruction.
@@ -92,31 +97,62 @@ def store_async(
     if update is None:
         wide = addresses[threads].astype(np.int64)
         check_agreement(f, at, wide, data[threads], threads, "shared memory")
-    for thread in threads.tolist():
-        address, row = int(addresses[thread]), int(f.agent_of[thread])
-        shared = f.cluster.cta(f, at, address).shared
-        shared.offsets(f, at, addresses[thread], size)
-        barrier = use(f, at, int(barriers[thread]), np.array([row]), Use.COMPLETE_LATER)
+    agents = f.agent_of
+
+    def goal(thread: int) -> tuple[int, int, int]:
+        """Return the warp, the CTA that it writes to, and the barrier that it signals."""
+        return int(agents[thread]), int(addresses[thread]) >> RANK_SHIFT, int(barriers[thread])
+
+    for (row, rank, place), alike in groupby(threads.tolist(), goal):
+        chosen = np.array(list(alike))
+        shared = f.cluster.cta(f, at, rank << RANK_SHIFT).shared
+        offsets = shared.offsets(f, at, addresses[chosen], size)
+        barrier = use(f, at, place, np.array([row]), Use.COMPLETE_LATER)
         if barrier.cta is not shared.cta:
             f.fault(at, f"{barrier.name} is not in the CTA that is written to")
-        first = address & OFFSET_MASK
-        where = slice(first, first + size)
-        is_atomic, epoch = update is not None, barrier.phase + 1
-        shared.note_async_write(
-            f, at, where, barrier.agent, epoch, row, is_atomic=is_atomic, is_generic=True
-        )
-        signal = partial(barrier.complete, f, at, size, barrier.phases.signaller(row))
-        put = partial(shared.put, where, data[thread])
-        if update is not None:
-            put = partial(_reduce, f, at, shared, where, units[thread], update)
-        f.cluster.queues.issue("load", partial(_finish, put, signal))
+        by = barrier.phases.signaller(row)
+        are_one = update is None and _are_apart(offsets, size)
+        if are_one and not barrier.ends_within(size, len(chosen)):
+            parts = [slice(None)]
+        else:
+            parts = [slice(number, number + 1) for number in range(len(chosen))]
+        for part in parts:
+            where, some = _bytes(offsets[part], size), chosen[part]
+            is_atomic, epoch = update is not None, barrier.phase + 1
+            shared.note_async_write(
+                f, at, where, barrier.agent, epoch, row, is_atomic=is_atomic, is_generic=True
+            )
+            put = partial(_put, shared, where, data[some])
+            if update is not None:
+                put = partial(_reduce, f, at, shared, where, units[some[0]], update)
+            signal = partial(barrier.complete, f, at, size, by, times=len(some))
+            f.cluster.queues.issue("load", partial(_finish, put, signal))
+
+
+def _are_apart(offsets: NDArray[np.int64], size: int) -> bool:
+    """Return whether no two of stores of `size` bytes at `offsets` [k] overlap."""
+    ascending = np.sort(offsets)
+    return not np.count_nonzero(ascending[1:] - ascending[:-1] < size)
+
+
+def _bytes(offsets: NDArray[np.int64], size: int) -> Where:
+    """Return `size` bytes from each of `offsets` [k], [k, size]; a slice if they are adjacent."""
+    first, number = int(offsets[0]), len(offsets)
+    if number == 1 or not np.count_nonzero(offsets != first + size * np.arange(number)):
+        return slice(first, first + size * number)
+    return offsets[:, None] + np.arange(size)
+
+
+def _put(shared: SharedMemory, where: Where, data: NDArray[np.uint8]) -> None:
+    """Write what threads store, uint8 [k, size]."""
+    shared.put(where, data.reshape(-1) if isinstance(where, slice) else data)
 
 
 def _reduce(
     f: Fragment,
     at: int,
     shared: SharedMemory,
-    where: slice,
+    where: Where,
     value: Integers,
     update: Update,
 ) -> None:

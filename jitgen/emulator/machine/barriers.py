@@ -128,12 +128,23 @@ class MBarrier:
         self._transact(f, at, number)
         self._advance(f, at)
 
-    def complete(self, f: Fragment, at: int, number: int, by: Signaller) -> None:
-        """Count `number` bytes as arrived; `by` is the knowledge of their issuer at the issue."""
-        self._has_transfer = True
-        self.phases.note_bytes(f, at, self, by)
-        self._transact(f, at, -number)
-        self._advance(f, at)
+    def complete(self, f: Fragment, at: int, number: int, by: Signaller, times: int = 1) -> None:
+        """
+        Count `number` bytes as arrived, `times` times; `by` is the knowledge of their issuer at the
+        issue.
+        """
+        if times > 1 and not self.ends_within(number, times):
+            number, times = number * times, 1
+        for _ in range(times):
+            self._has_transfer = True
+            self.phases.note_bytes(f, at, self, by)
+            self._transact(f, at, -number)
+            self._advance(f, at)
+
+    def ends_within(self, number: int, times: int) -> bool:
+        """Return whether `number` bytes, so many `times`, complete the phase before the last."""
+        lacking = self.transactions
+        return self.pending == 0 and 0 < lacking < number * times and lacking % number == 0
 
     def _transact(self, f: Fragment, at: int, number: int) -> None:
         self.transactions += number
