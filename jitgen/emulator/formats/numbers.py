@@ -202,13 +202,22 @@ def _encode_ue8m0(values: Numbers, rounding: str) -> NDArray[np.uint8]:
     return np.where(np.isnan(values), _NAN_UE8M0, codes).astype(np.uint8)
 
 
+_HALF, _ODD, _BELOW_MIDDLE = np.uint32(16), np.uint32(1), np.uint32(0x7FFF)
+
+
 def _round_to_bf16(values: Numbers) -> NDArray[np.uint16]:
     """Return the codes of `values` in bf16; rounds the lower half of a float32 off its bits."""
     bits = _nearly_float32(values).view(np.uint32)
-    is_odd = bits >> np.uint32(16) & np.uint32(1)
-    codes = ((bits + (is_odd + np.uint32(0x7FFF))) >> np.uint32(16)).astype(np.uint16)
+    rounded = np.asarray(bits >> _HALF)
+    rounded &= _ODD
+    rounded += _BELOW_MIDDLE
+    rounded += bits
+    rounded >>= _HALF
+    codes = rounded.astype(np.uint16)
     is_nan = np.isnan(values)
-    return np.where(is_nan, np.uint16(FORMATS["bf16"].nan), codes) if is_nan.any() else codes
+    if not np.count_nonzero(is_nan):
+        return codes
+    return np.where(is_nan, np.uint16(FORMATS["bf16"].nan), codes)
 
 
 def _nearly_float32(values: Numbers) -> NDArray[np.float32]:

@@ -75,6 +75,10 @@ def split_pair(bits: Array, name: str) -> NDArray[np.float32]:
     return decode(columns.view(_dtype(kind)), kind)
 
 
+_OF_TWO = {1: np.uint16, 2: np.uint32}
+"""The type of a pair, by the bytes of each."""
+
+
 def join_pair(
     values: Numbers, name: str, *, rounding: str, is_saturating: bool, is_relu: bool
 ) -> Array:
@@ -84,7 +88,7 @@ def join_pair(
     if kind == "e2m1":
         joined: Array = codes[..., 0] | codes[..., 1] << np.uint8(4)
         return joined
-    whole: Array = np.ascontiguousarray(codes).view(f"u{2 * codes.itemsize}")[..., 0]
+    whole: Array = np.ascontiguousarray(codes).view(_OF_TWO[codes.itemsize])[..., 0]
     return whole
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from jitgen.emulator.isa.modifiers import define, modifiers, sources, width
 from jitgen.emulator.program.builder import DTYPES, Builder
 from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.local import LOCAL
 from jitgen.emulator.program.parse import PARAM_BASE, SHARED_WINDOW, wide_halves
 from jitgen.emulator.program.table import Unsupported, emits
 
@@ -52,8 +53,10 @@ def _unpack(builder: Builder, instruction: Instruction, kind: str) -> None:
     destination, source = instruction.operands
     part, whole = _part_of(builder, destination, kind), DTYPES[kind]
     step = width(part)
-    value = builder.temporary()
-    builder.do(f"{value} = {builder.value(source, kind)}")
+    value = builder.value(source, kind)
+    if not LOCAL.fullmatch(value):
+        value, expression = builder.temporary(), value
+        builder.do(f"{value} = {expression}")
     for i, register in enumerate(builder.names(destination)):
         if register != "_":
             shifted = f"({value} >> {whole}({step * i}))" if i else value

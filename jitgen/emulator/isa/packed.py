@@ -82,6 +82,10 @@ def emit(builder: Builder, instruction: Instruction) -> None:
     found = modifiers(instruction, "rn ftz sat relu approx noftz NaN xorsign abs")
     function = lanewise(operation, kind, found)
     values = sources(builder, instruction, container(kind))
+    is_plain = found == {"rn"} and instruction.guard is None
+    is_promotion = is_plain and (operation, kind) == ("fma", "f32x2")
+    if is_promotion and builder.define_alike(instruction.operands[0], function, values):
+        return
     name = builder.constant(function, f"{operation}_{kind}")
     define(builder, instruction, f"{name}({', '.join(values)})", container(kind))
 
@@ -141,17 +145,23 @@ def lanewise(
     compute = _on_lanes(operation, kind, found)
     steps = [step for name, step in _STEPS.items() if name in found]
 
-    def on_registers(*registers: Array) -> Array:
-        lanes = [split(bits, type_name) for bits in registers]
+    def on_lanes(*lanes: Array) -> Array:
         if "ftz" in found:
-            lanes = [floating.flush(x, _SMALLEST_NORMAL[kind]) for x in lanes]
+            lanes = tuple(floating.flush(x, _SMALLEST_NORMAL[kind]) for x in lanes)
         values = compute(*lanes)
         for step in steps:
             values = step(values)
-        if "ftz" in found:
-            values = floating.flush(values, _SMALLEST_NORMAL[kind])
-        return join(values, type_name)
+        return floating.flush(values, _SMALLEST_NORMAL[kind]) if "ftz" in found else values
 
+    def on_registers(*registers: Array) -> Array:
+        if kind in _CODED or not all(isinstance(bits, np.ndarray) for bits in registers):
+            return join(on_lanes(*(split(bits, type_name) for bits in registers)), type_name)
+        # of arrays alone, which is nearly always, lanes need no axis of their own
+        flat = (np.ascontiguousarray(bits).view(_LANES[kind]) for bits in registers)
+        values = on_lanes(*flat).astype(_LANES[kind], copy=False)
+        return values.view(registers[0].dtype)
+
+    on_registers.__name__ = f"{operation}_{type_name}"
     return on_registers
 
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.arrays import Vector
+from jitgen.emulator.arrays import Integers, Vector
 
 Namer = Callable[[object, str], str]
 """Names an object in generated code, given a hint."""
@@ -25,28 +26,38 @@ Namer = Callable[[object, str], str]
 _FEWEST = 4
 """Operations that are worth it."""
 
-_OPERAND = re.compile(r"r(\d+)\.view\(F4\)")
+_VIEWS = {"r": (".view(F4)", ".view(U4)"), "q": ("", "")}
+"""
+For each register file how an operand is seen, and how a result is: f32 in registers of 32 bits, and
+two of them, whatever the function makes of their bits, in registers of 64.
+"""
+
+_OPERAND = re.compile(r"(r)(\d+)\.view\(F4\)|(q)(\d+)")
 
 
-def row_of(expression: str) -> int:
-    """Return the row of the file of 32-bit registers that an operand of f32 is in; -1: none."""
+def row_of(expression: str, file: str) -> int:
+    """Return the row of a register file that an operand is in; -1: it is none of f32 there."""
     found = _OPERAND.fullmatch(expression)
-    return int(found[1]) if found else -1
+    if not found or file not in found.groups():
+        return -1
+    return int(found[2] or found[4])
 
 
 @dataclass(slots=True)
 class Batch:
     """
-    Operations of f32 that do not depend on each other.
+    Operations that do not depend on each other.
 
     Attributes:
         function: Its name in generated code.
+        file: The register file of all: "r" for f32, "q" for f32x2.
         targets: The row of the register file that each assigns, each once.
         sources: The rows that each takes, one for each argument of the function, all different.
         registers: The names of the targets.
     """
 
     function: str
+    file: str = "r"
     targets: list[int] = field(default_factory=list)
     sources: list[tuple[int, ...]] = field(default_factory=list)
     registers: list[str] = field(default_factory=list)
@@ -62,6 +73,11 @@ class Batch:
         self.sources.append(sources)
         self.registers.append(register)
 
+    def involves(self, local: str) -> bool:
+        """Return whether an operation takes or assigns the register of a local."""
+        rows = {*self.targets, *chain.from_iterable(self.sources)}
+        return local in {f"{self.file}{row}" for row in rows}
+
     @property
     def is_worth_it(self) -> bool:
         """Whether the operations become one: enough of them, to adjacent rows."""
@@ -69,52 +85,56 @@ class Batch:
         return len(rows) >= _FEWEST and _are_adjacent(rows)
 
     def single(self, position: int) -> str:
-        """Return the expression of one operation, uint32."""
-        operands = ", ".join(f"r{row}.view(F4)" for row in self.sources[position])
-        return f"({self.function}({operands})).view(U4)"
+        """Return the expression of one operation, unsigned."""
+        seen, back = _VIEWS[self.file]
+        operands = ", ".join(f"{self.file}{row}{seen}" for row in self.sources[position])
+        return f"({self.function}({operands})){back}"
 
-    def together(self, result: str, is_filed: Callable[[int], bool], name: Namer) -> list[str]:
+    def together(self, result: str, is_filed: Callable[[str], bool], name: Namer) -> list[str]:
         """
         Return what computes all, in the order of the targets' rows, and puts them into the file.
 
         Args:
-            result: Name of a local for the results, uint32 [operations, n].
-            is_filed: Returns whether the file holds what the local of a row holds.
+            result: Name of a local for the results, unsigned [operations, n].
+            is_filed: Returns whether the file holds what a local holds.
             name: Returns the name of an object in generated code.
         """
         number = len(self.targets)
         order = sorted(range(number), key=lambda i: self.sources[i][::-1])  # accumulators last
         columns = zip(*(self.sources[i] for i in order), strict=True)
-        arguments = ", ".join(_argument(rows, is_filed, name) for rows in columns)
+        file, (seen, unsigned) = self.file, _VIEWS[self.file]
+        arguments = ", ".join(_argument(file, rows, is_filed, name) + seen for rows in columns)
         targets = [self.targets[i] for i in order]
         back = sorted(range(number), key=targets.__getitem__)
         moved = "" if _are_adjacent(back) else f".take({name(np.array(back), 'order')}, axis=0)"
         first = min(targets)
         return [
-            f"{result} = {self.function}({arguments}).view(U4){moved}",
-            f"r[{first}:{first + number}, s] = {result}",
+            f"{result} = {self.function}({arguments}){unsigned}{moved}",
+            f"{file}[{first}:{first + number}, s] = {result}",
         ]
 
 
-def _argument(rows: tuple[int, ...], is_filed: Callable[[int], bool], name: Namer) -> str:
-    """Return the expression of one argument of all operations, float32 [operations, n] or [n]."""
+def _argument(
+    file: str, rows: tuple[int, ...], is_filed: Callable[[str], bool], name: Namer
+) -> str:
+    """Return the expression of one argument of all operations, unsigned [operations, n] or [n]."""
     distinct = sorted(set(rows))
     if len(distinct) == 1:
-        return f"r{rows[0]}.view(F4)"
-    if _are_adjacent(rows) and all(is_filed(row) for row in rows):
-        return f"r[{rows[0]}:{rows[-1] + 1}, s].view(F4)"
-    locals_ = ", ".join(f"r{row}" for row in distinct)
+        return f"{file}{rows[0]}"
+    if _are_adjacent(rows) and all(is_filed(f"{file}{row}") for row in rows):
+        return f"{file}[{rows[0]}:{rows[-1] + 1}, s]"
+    locals_ = ", ".join(f"{file}{row}" for row in distinct)
     order = name(np.array([distinct.index(row) for row in rows]), "order")
-    return f"{name(matrix, 'matrix')}(f.n, ({locals_},), {order}).view(F4)"
+    return f"{name(matrix, 'matrix')}(f.n, ({locals_},), {order})"
 
 
 def _are_adjacent(rows: list[int] | tuple[int, ...]) -> bool:
     return all(row == rows[0] + i for i, row in enumerate(rows))
 
 
-def matrix(n: int, rows: Vector, order: NDArray[np.int64]) -> NDArray[np.uint32]:
+def matrix(n: int, rows: Vector, order: NDArray[np.int64]) -> Integers:
     """Return registers, each [n] or a scalar, as rows in the given order [operations, n]."""
-    found = np.empty((len(rows), n), np.uint32)
+    found = np.empty((len(rows), n), rows[0].dtype)
     for row, values in zip(found, rows, strict=True):
         row[...] = values
     return found.take(order, axis=0)

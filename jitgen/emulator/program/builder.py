@@ -200,12 +200,13 @@ class Builder:
         self, register: str, function: Callable[..., object], arguments: list[str]
     ) -> bool:
         """
-        Assign ``function(*arguments)`` of f32 to a register. Assignments by the same function that
-        follow each other are done at once.
+        Assign ``function(*arguments)`` of f32 or f32x2 to a register. Assignments by the same
+        function that follow each other are done at once, at the last; in between there may be
+        assignments of other registers.
 
         Args:
             register: What is assigned, without a guard.
-            function: Takes and returns float32 arrays, of any shape.
+            function: Takes and returns arrays of any shape: float32, or uint64 of f32x2.
             arguments: As `value` returns them.
 
         Returns:
@@ -213,13 +214,13 @@ class Builder:
             each thread, such as a literal: the caller then adds it in another way.
         """
         kind, target = self.register(register) if register != "_" else ("", -1)
-        sources = tuple(row_of(argument) for argument in arguments)
-        if kind != "r" or -1 in sources or self._scalars & {f"r{row}" for row in sources}:
+        sources = tuple(row_of(argument, kind) for argument in arguments)
+        if -1 in sources or self._scalars & {f"{kind}{row}" for row in sources}:
             return False
         name = self.constant(function, function.__name__)
         if self._batch is None or not self._batch.takes(name, target, sources):
             self._end_batch()
-            self._batch = Batch(name)
+            self._batch = Batch(name, kind)
         self._batch.add(target, sources, register)
         self.accesses.writes.add(register)
         return True
@@ -326,7 +327,9 @@ class Builder:
         is_scalar = self._is_scalar(expression)
         (self._scalars.add if is_scalar else self._scalars.discard)(local)
         self._end_load(local)
-        self.do(f"{local} = {expression}")
+        if _CALL in expression or (self._batch and self._batch.involves(local)):
+            self._end_batch()
+        self._lines.append(f"{local} = {expression}")
         self._fresh.add(local)
         self._changed[local] = register
 
@@ -335,15 +338,16 @@ class Builder:
         batch, self._batch = self._batch, None
         if batch is None:
             return
+        file = batch.file
         if not batch.is_worth_it:
             for i, (row, register) in enumerate(zip(batch.targets, batch.registers, strict=True)):
-                self._assign(f"r{row}", register, batch.single(i))
+                self._assign(f"{file}{row}", register, batch.single(i))
             return
-        self._files.add("r")
+        self._files.add(file)
         result = self.temporary()
         self._lines += batch.together(result, self._is_filed, self.constant)
         for position, row in enumerate(sorted(batch.targets)):
-            local = f"r{row}"
+            local = f"{file}{row}"
             self._end_load(local)
             self._loads.pop(local, None)
             self._changed.pop(local, None)
@@ -351,9 +355,9 @@ class Builder:
             self._fresh.add(local)
             self._lines.append(Pick(local, f"{result}[{position}]"))
 
-    def _is_filed(self, row: int) -> bool:
-        """Return whether the file holds what the local of a row holds."""
-        load = self._loads.get(f"r{row}")
+    def _is_filed(self, local: str) -> bool:
+        """Return whether the file holds what a local holds."""
+        load = self._loads.get(local)
         return load is not None and not load.is_changed
 
     def _end_load(self, local: str) -> None:
