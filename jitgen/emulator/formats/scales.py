@@ -75,9 +75,9 @@ def product(
     """
     Return the product of block-scaled matrices, [..., rows, columns] float64.
 
-    The scales of a block multiply its dot product: both are exact here, as scales are powers of two
-    or have four bits, though a scaled element alone may be beyond float32. PTX ISA, section "Block
-    Scaling".
+    Each element is multiplied by the scale of its block first, in float64: that is exact, as scales
+    are powers of two or have four bits, and a scaled element is never beyond float64, though it may
+    be beyond float32. PTX ISA, section "Block Scaling".
 
     Args:
         a: float32 [..., rows, K].
@@ -85,11 +85,10 @@ def product(
         scales_a: float32 [..., rows, blocks]; a block is ``K / blocks`` adjacent elements.
         scales_b: float32 [..., columns, blocks].
     """
-    blocks = scales_a.shape[-1]
-    total = np.zeros((*a.shape[:-1], b.shape[-2]))
-    pairs = zip(np.split(a, blocks, -1), np.split(b, blocks, -1), strict=True)
-    for block, (left, right) in enumerate(pairs):
-        dots = left.astype(np.float64) @ np.swapaxes(right, -1, -2).astype(np.float64)
-        of_rows = scales_a[..., block, None].astype(np.float64)
-        total += dots * (of_rows * scales_b[..., None, :, block])
-    return total
+    return _scaled(a, scales_a) @ np.swapaxes(_scaled(b, scales_b), -1, -2)
+
+
+def _scaled(x: NDArray[np.float32], of_blocks: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return elements [..., rows, K] times the scale of their block [..., rows, blocks]."""
+    in_blocks = x.reshape(*of_blocks.shape, -1)
+    return np.multiply(in_blocks, of_blocks[..., None], dtype=np.float64).reshape(x.shape)

@@ -3,7 +3,7 @@
 mma.sync: products of small matrices that a warp holds in its registers.
 
 All warps of a fragment are multiplied at once, as a stack of matrices. Products of elements are
-exact in float32, and sums are float32; float64 with block scales, which multiply dot products.
+exact in float32, and sums are float32; float64 with block scales.
 
 PTX ISA, sections "mma" and "Block Scaling for mma.sync".
 """

@@ -8,6 +8,7 @@ PTX ISA, section "tcgen05.cp".
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +111,7 @@ def copy(
         operand = Operand(max(shape.rows) + 1, shape.row_bytes)
         offsets = operand_offsets(f, at, bits, operand)
         offsets = matrix_elements.without_padding(offsets, shape.bits)
-        cells = rectangle(np.arange(LANES), column, shape.row_bytes // _WORD)
+        cells = _columns(column, shape.row_bytes // _WORD)
         issued = issue(f, at, thread)
         for cta in group_of(f, at, ctas):
             issued.note_shared_read(cta, offsets)
@@ -118,6 +119,12 @@ def copy(
         work = Copy(f, at, ctas, offsets, cells, shape)
         f.cluster.queues.issue("matrix", work.run)
         f.machine.counts["tensor_memory_copies"] += 1
+
+
+@lru_cache(maxsize=1 << 10)
+def _columns(first: int, number: int) -> Cells:
+    """Return the words of adjacent columns, in all lanes."""
+    return rectangle(np.arange(LANES), first, number)
 
 
 @dataclass(frozen=True, slots=True)

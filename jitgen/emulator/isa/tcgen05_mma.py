@@ -131,7 +131,8 @@ def multiply(f: Fragment, at: int, mask: Mask, form: Form, operands: Vector) -> 
     """
     for thread in f.selected(mask).tolist():
         d, a, b, descriptor, is_added, scale_a, scale_b, *disabled = (
-            int(f.spread(operand)[thread]) for operand in operands
+            int(operand[thread] if isinstance(operand, np.ndarray) else operand)
+            for operand in operands
         )
         given = Operands(d, a, b, descriptor, is_added, scale_a, scale_b, tuple(disabled))
         f.cluster.queues.issue("matrix", plan(f, at, thread, form, given))

@@ -209,7 +209,7 @@ def _note(job: Job, share: Share) -> None:
     for cells in (share.a_cells, share.scale_a, share.scale_b):
         if cells is not None:
             issued.note_read(share.cta, cells)
-    if len(share.d_cells.granules):
+    if not share.d_cells.is_empty:
         product = issued.product(job.operands.d, (shape.m, shape.n, KINDS[job.form.kind].k))
         issued.note_write(share.cta, share.d_cells, product)
 

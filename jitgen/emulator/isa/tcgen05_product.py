@@ -82,7 +82,8 @@ class Product:
 
     def run(self) -> None:
         """Multiply, in all CTAs of the group."""
-        b = np.concatenate([self._shared(share.cta, share.b_offsets, "b") for share in self.shares])
+        each = [self._shared(share.cta, share.b_offsets, "b") for share in self.shares]
+        b = each[0] if len(each) == 1 else np.concatenate(each)
         if self.job.shape.is_b_negated:
             b = -b
         for share in self.shares:
@@ -90,22 +91,21 @@ class Product:
 
     def _run_share(self, share: Share, b: Values) -> None:
         """Multiply the rows of one CTA with all columns."""
-        job, halves = self.job, self.job.datapath.halves
-        parts = zip(np.split(self._lanes_of_a(share), halves), np.split(b, halves), strict=True)
+        job, lanes = self.job, self._lanes_of_a(share)
         if share.scale_a is None or share.scale_b is None:
-            product = np.concatenate([rows @ columns.T for rows, columns in parts])
+            products = [rows @ columns.T for rows, columns in self._halves(lanes, b)]
         else:
             of_rows = self._scales(share.cta, share.scale_a, job.shape.scale_a_id)
             of_columns = self._scales(share.cta, share.scale_b, job.shape.scale_b_id)
-            product = np.concatenate(
-                [
-                    scales.product(rows, columns, of_rows, of_half)
-                    for (rows, columns), of_half in zip(
-                        parts, np.split(of_columns, halves), strict=True
-                    )
-                ]
-            )
-        self._accumulate(share, product)
+            each = self._halves(lanes, b, of_columns)
+            products = [scales.product(rows, columns, of_rows, of) for rows, columns, of in each]
+        self._accumulate(share, products[0] if len(products) == 1 else np.concatenate(products))
+
+    def _halves(self, *operands: Values) -> list[tuple[Values, ...]]:
+        """Return the operands of each half of the accumulator, from those of all of it."""
+        if self.job.datapath.halves == 1:
+            return [operands]
+        return list(zip(*(np.split(x, 2) for x in operands), strict=True))
 
     def _lanes_of_a(self, share: Share) -> Values:
         """Return the row of A that each lane of the accumulator multiplies, [lanes, K]."""
@@ -121,7 +121,8 @@ class Product:
             a = matrix_elements.in_tensor_memory(words, job.shape.a_type, is_padded=is_padded)
         else:
             assert share.a_offsets is not None
-            a = np.tile(self._shared(share.cta, share.a_offsets, "a"), (job.datapath.halves, 1))
+            a = self._shared(share.cta, share.a_offsets, "a")
+            a = np.concatenate([a, a]) if job.datapath.halves == 2 else a
         return -a if job.shape.is_a_negated else a
 
     def _shared(self, cta: Cta, offsets: NDArray[np.int64], name: str) -> Values:
@@ -171,7 +172,7 @@ _READERS: dict[str, Callable[[NDArray[np.uint32]], Numbers]] = {
 """Accumulators from words, by type; an f16 is in the lower half of its word."""
 
 _WRITERS: dict[str, Callable[[Numbers], NDArray[np.uint32]]] = {
-    "f32": lambda values: values.astype(np.float32).view(np.uint32),
+    "f32": lambda values: values.astype(np.float32, copy=False).view(np.uint32),
     "f16": lambda values: values.astype(np.float16).view(np.uint16).astype(np.uint32),
     "s32": lambda values: values.astype(np.uint64).astype(np.uint32),
 }

@@ -10,7 +10,6 @@ PTX ISA, sections "Data Movement Shape", "tcgen05.ld" and "tcgen05.st".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,7 +24,7 @@ from jitgen.emulator.isa.tcgen05_fence import (
     refuse_guard,
 )
 from jitgen.emulator.isa.tcgen05_group import check_parts
-from jitgen.emulator.isa.tcgen05_unit import issue
+from jitgen.emulator.isa.tcgen05_unit import issue_by_warps
 from jitgen.emulator.machine.access import READ, WRITE, Access
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.tensor_memory import (
@@ -47,10 +46,10 @@ _HALF_BITS = np.uint32(16)
 _HALF_MASK = np.uint32(0xFFFF)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Shape:
     """
-    A shape of tcgen05.ld and tcgen05.st.
+    A shape of tcgen05.ld and tcgen05.st; there is one object of each.
 
     Attributes:
         lanes, columns: Of the words that registers hold, relative to the address [registers, 32],
@@ -133,33 +132,66 @@ class Part:
     Attributes:
         threads: Their threads, as indices 0..n-1 of the fragment's [k].
         cells: The words [registers, k], or [2, registers, k] if packed.
-        agents: The agent of each granule.
+        is_turned: Whether the words are [k, registers] instead, as slices of tensor memory are.
+        warps: The warp of each granule, as an index of the fragment's warps.
     """
 
     threads: slice
     cells: Cells
-    agents: NDArray[np.int64]
+    is_turned: bool
+    warps: NDArray[np.int64]
+
+    def turned(self, registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return registers [registers, k] as the words lie, or words as registers do."""
+        return registers.T.copy() if self.is_turned else registers
 
 
-def _parts(f: Fragment, at: int, addresses: PerThread, shape: Shape) -> Iterator[Part]:
+def _parts(f: Fragment, at: int, addresses: PerThread, shape: Shape) -> tuple[Part, ...]:
     """Return what the fragment accesses, so that no two warps of a part share lanes."""
     bases = _bases(f, at, addresses, shape.is_half)
-    groups = f.warps // _QUARTERS
-    stops = [*f.warp_starts[1:].tolist(), f.n]
+    return _parts_at(f.lanes.tobytes(), bases.tobytes(), shape)
+
+
+@lru_cache(maxsize=256)
+def _parts_at(numbers: bytes, of_warps: bytes, shape: Shape) -> tuple[Part, ...]:
+    """
+    Return the same for threads by their numbers, ascending [n].
+
+    Args:
+        numbers: The threads, int64.
+        of_warps: Lane and column of the address of each warp, int64 [warps, 2].
+        shape: What each warp accesses.
+    """
+    lanes = np.frombuffer(numbers, np.int64)
+    bases = np.frombuffer(of_warps, np.int64).reshape(-1, 2)
+    names, starts, counts = np.unique(lanes // LANES_OF_WARP, return_index=True, return_counts=True)
+    groups, parts = names // _QUARTERS, []
     for group in np.unique(groups).tolist():
         warps = np.flatnonzero(groups == group)
-        threads = slice(int(f.warp_starts[warps[0]]), stops[warps[-1]])
-        lane_ids = f.lanes[threads] % LANES_OF_WARP
-        counts = np.diff([threads.start, *(stops[warp] for warp in warps)])
-        first_lanes = np.repeat(bases[warps, 0], counts)
-        first_columns = np.repeat(bases[warps, 1], counts)
-        index = (
-            shape.lanes[..., lane_ids] + first_lanes,
-            shape.columns[..., lane_ids] + first_columns,
+        first, last = int(warps[0]), int(warps[-1])
+        threads = slice(int(starts[first]), int(starts[last] + counts[last]))
+        lane_ids = lanes[threads] % LANES_OF_WARP
+        index = tuple(
+            relative[..., lane_ids] + np.repeat(bases[warps, axis], counts[warps])
+            for axis, relative in enumerate((shape.lanes, shape.columns))
         )
         granules = [shape.granules + granule_at(*bases[warp].tolist()) for warp in warps]
-        agents = np.repeat(f.agents[warps], len(shape.granules))
-        yield Part(threads, Cells(index, np.concatenate(granules)), agents)
+        rows = np.repeat(warps, len(shape.granules))
+        box = None if shape.is_packed else _box(*index)
+        cells = Cells(box or index, np.concatenate(granules))
+        parts.append(Part(threads, cells, box is not None, rows))
+    return tuple(parts)
+
+
+def _box(lanes: NDArray[np.int64], columns: NDArray[np.int64]) -> tuple[slice, slice] | None:
+    """Return the words [registers, k] as adjacent lanes and columns; None if they are not."""
+    lane, column = int(lanes[0, 0]), int(columns[0, 0])
+    is_box = (lanes == lane + np.arange(lanes.shape[1])).all() and (
+        columns == column + np.arange(len(columns))[:, None]
+    ).all()
+    if not is_box:
+        return None
+    return slice(lane, lane + lanes.shape[1]), slice(column, column + len(columns))
 
 
 def _bases(f: Fragment, at: int, addresses: PerThread, is_half: bool) -> NDArray[np.int64]:
@@ -183,8 +215,8 @@ def _bases(f: Fragment, at: int, addresses: PerThread, is_half: bool) -> NDArray
 
 def _started(f: Fragment, at: int, kind: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Start work of a unit for each warp; return the units' agents and epochs [warps]."""
-    units = [issue(f, at, thread, kind).unit for thread in f.warp_starts.tolist()]
-    return np.array([unit.agent for unit in units]), np.array([unit.epoch() for unit in units])
+    started = issue_by_warps(f, at, kind)
+    return np.array([unit.agent for unit in started]), np.array([unit.epoch() for unit in started])
 
 
 def load(f: Fragment, at: int, addresses: PerThread, shape: Shape) -> Registers:
@@ -195,10 +227,9 @@ def load(f: Fragment, at: int, addresses: PerThread, shape: Shape) -> Registers:
         issued = f.cluster.clocks.now(agent) - 1
         f.cta.tensor.loads[unit] = Load(agent, issued, epoch, at)
     for part in _parts(f, at, addresses, shape):
-        places = np.searchsorted(f.agents, part.agents)
-        access = Access(READ, agents[places], epochs[places], agents[places])
-        f.cta.tensor.note(f, at, part.cells, access)
-        words = f.cta.tensor.take(f, at, part.cells)
+        units, when = agents[part.warps], epochs[part.warps]
+        f.cta.tensor.note(f, at, part.cells, Access(READ, units, when, units))
+        words = part.turned(f.cta.tensor.take(f, at, part.cells))
         if shape.is_packed:
             words = words[0] & _HALF_MASK | words[1] << _HALF_BITS
         found.append(words)
@@ -212,9 +243,8 @@ def store(
     registers = np.stack([f.spread(value) for value in values])
     if shape.is_packed:
         registers = np.stack([registers & _HALF_MASK, registers >> _HALF_BITS])
-    units, epochs = _started(f, at, STORE_UNIT)
+    agents, epochs = _started(f, at, STORE_UNIT)
     for part in _parts(f, at, addresses, shape):
-        places = np.searchsorted(f.agents, part.agents)
-        access = Access(WRITE, units[places], epochs[places], units[places])
-        f.cta.tensor.note(f, at, part.cells, access)
-        f.cta.tensor.put(part.cells, registers[..., part.threads])
+        units, when = agents[part.warps], epochs[part.warps]
+        f.cta.tensor.note(f, at, part.cells, Access(WRITE, units, when, units))
+        f.cta.tensor.put(part.cells, part.turned(registers[..., part.threads]))

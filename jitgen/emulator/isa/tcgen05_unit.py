@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.formats import descriptors
-from jitgen.emulator.isa.tcgen05_fence import known
+from jitgen.emulator.isa.tcgen05_fence import AFTER, BEFORE, known
 from jitgen.emulator.machine.access import READ, WRITE, Access
 from jitgen.emulator.machine.clocks import AsyncUnit, Clock
 from jitgen.emulator.machine.cta import Cta
@@ -91,7 +91,7 @@ class Issue:
 
     def commit(self) -> Clock:
         """Close the open group and return what waiting for it lets a thread know."""
-        clock = self.f.cluster.clocks.release(np.array([self.unit.agent]))
+        clock = self.f.cluster.clocks.release_one(self.unit.agent)
         self.unit.commit()
         return clock
 
@@ -109,10 +109,21 @@ def issue(f: Fragment, at: int, thread: int, kind: str = KIND) -> Issue:
     warp, lane = divmod(int(f.lanes[thread]), WARP)
     clocks, agent = f.cluster.clocks, f.cta.agent0 + warp
     unit = f.cta.unit(kind, warp, lane if kind == KIND else ALL_LANES)
-    clock = known(f.cta, agent, clocks.release(np.array([agent])))
+    clock = known(f.cta, agent, clocks.release_one(agent))
     clocks.acquire(unit.agent, clock)
     clocks.learn(unit.agent, unit.agent, unit.epoch())
     return Issue(f, at, unit, int(clock[unit.agent]))
+
+
+def issue_by_warps(f: Fragment, at: int, kind: str) -> list[AsyncUnit]:
+    """Let each warp of the fragment issue work of a unit of its own, as `issue` does."""
+    if f.machine.tensor_opcodes & {BEFORE, AFTER}:
+        return [issue(f, at, thread, kind).unit for thread in f.warp_starts.tolist()]
+    units = [f.cta.unit(kind, warp) for warp in f.warps.tolist()]
+    agents = np.array([unit.agent for unit in units])
+    epochs = np.array([unit.epoch() for unit in units])
+    f.cluster.clocks.hand_over(f.agents, agents, epochs)
+    return units
 
 
 def operand_offsets(

@@ -118,6 +118,13 @@ class Clocks:
         self.vector[agents, agents] = now + 1
         return clock
 
+    def release_one(self, agent: int) -> Clock:
+        """Return a copy of the clock of one agent, and begin a new epoch of it."""
+        clock: Clock = self.vector[agent].copy()
+        self.representatives.handed[agent] = now = clock[agent]
+        self.vector[agent, agent] = now + 1
+        return clock
+
     def release_alone(self, agents: NDArray[np.int64], members: list[int]) -> Clock:
         """Do the same for some lanes of each warp, a bit for each in `members`."""
         for agent, some in zip(agents.tolist(), members, strict=True):
@@ -130,8 +137,32 @@ class Clocks:
     def acquire(self, agents: Agents, clock: Clock) -> None:
         """Join `clock` into the clocks of `agents`."""
         known = self.vector[agents, : len(clock)]
-        self.vector[agents, : len(clock)] = np.maximum(known, clock)
+        if isinstance(agents, np.ndarray):
+            self.vector[agents, : len(clock)] = np.maximum(known, clock)
+        else:
+            np.maximum(known, clock, out=known)
         self.lanes.take_back(agents, clock)
+
+    def hand_over(
+        self, agents: NDArray[np.int64], units: NDArray[np.int64], epochs: NDArray[np.int64]
+    ) -> None:
+        """
+        Join the clock of each of `agents` [k] into that of the unit that it starts.
+
+        The result is that of `release_one`, `acquire` and `learn` for one pair after the other.
+
+        Args:
+            agents: Warps, each once; each begins a new epoch.
+            units: Their units [k], none of which is a warp.
+            epochs: Of the work that the units start [k].
+        """
+        clocks = self.vector[agents]
+        self.representatives.handed[agents] = now = self.vector[agents, agents]
+        self.vector[agents, agents] = now + 1
+        known = self.lanes.known
+        known[units] = np.maximum(known[units], clocks[np.arange(len(units)), units])
+        self.vector[units] = np.maximum(self.vector[units], clocks)
+        self.vector[units, units] = np.maximum(self.vector[units, units], epochs)
 
     def comes_after(self, agent: int, clock: Clock) -> bool:
         """Return whether the clock of an agent is at least `clock`."""
@@ -139,7 +170,10 @@ class Clocks:
 
     def learn(self, agents: Agents, other: int, epoch: int) -> None:
         """Order each of `agents` after agent `other` up to `epoch`."""
-        self.vector[agents, other] = np.maximum(self.vector[agents, other], epoch)
+        if isinstance(agents, np.ndarray):
+            self.vector[agents, other] = np.maximum(self.vector[agents, other], epoch)
+        elif self.vector[agents, other] < epoch:
+            self.vector[agents, other] = epoch
 
     # --- fences -----------------------------------------------------------------------------------
 
@@ -202,6 +236,9 @@ class Clocks:
 
     def give_shadow(self, agents: Agents) -> None:
         """Give `agents` shadows if they have none: they write to shared memory, generically."""
+        missing = self.shadow_of[agents] == 0
+        if not np.count_nonzero(missing):
+            return
         for agent in np.atleast_1d(agents).tolist():
             if not self.shadow_of[agent]:
                 shadow = self.agent(f"fenced writes of {self.name(agent)}")

@@ -131,7 +131,7 @@ class Lanes:
         elif agents < len(clock) and clock[agents] > known[agents]:
             known[agents] = clock[agents]
         if self._units:
-            for agent in np.atleast_1d(agents).tolist():
+            for agent in agents.tolist() if isinstance(agents, np.ndarray) else (agents,):
                 for unit in self._units.get(agent, ()):
                     if unit < len(clock) and clock[unit] > known[unit]:
                         known[unit] = clock[unit]

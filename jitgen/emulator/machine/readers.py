@@ -35,6 +35,9 @@ AT_MASK = (1 << AT_BITS) - 1
 _PAGE_SHIFT = 8
 _FIRST_CAPACITY = 32
 
+_FEW = 2
+"""Planes that are searched one by one."""
+
 
 @dataclass(slots=True)
 class Group:
@@ -237,13 +240,33 @@ class Readers:
             rows: Agents who must know it: one for all granules, or one for each [k].
             lowest: What all of them know.
         """
-        for plane, latest in bounds.items():
-            group = self.groups[plane]
-            if group.kind in kinds and group.stranger(lowest, latest) >= 0:
-                found = self._search(plane, granules, rows)
-                if found is not None:
-                    return found
-        return None
+        groups = self.groups
+        planes = [
+            plane
+            for plane, latest in bounds.items()
+            if groups[plane].kind in kinds and groups[plane].stranger(lowest, latest) >= 0
+        ]
+        if len(planes) > _FEW and isinstance(rows, np.ndarray):
+            planes = self._unknown(planes, granules, rows)
+        found = (self._search(plane, granules, rows) for plane in planes)
+        return next((earlier for earlier in found if earlier is not None), None)
+
+    def _unknown(self, planes: list[int], granules: Granules, rows: NDArray[np.int64]) -> list[int]:
+        """
+        Return those of `planes` with an access that rows [k] do not know; of those of several
+        agents, all.
+        """
+        single = np.array([plane for plane in planes if self.groups[plane].agent >= 0], np.int64)
+        numbers = (
+            np.arange(granules.start, granules.stop) if isinstance(granules, slice) else granules
+        )
+        stamps = self._stamps[single[:, None], numbers]
+        which, where = stamps.nonzero()
+        agents = np.array([self.groups[plane].agent for plane in single.tolist()], np.int64)
+        epochs = stamps[which, where] >> AT_BITS
+        is_unknown = self._clocks.vector[rows[where], agents[which]] < epochs
+        known = set(single.tolist()) - set(single[which[is_unknown]].tolist())
+        return [plane for plane in planes if plane not in known]
 
     def stamps(self, plane: int, granules: Granules) -> NDArray[np.int64]:
         """Return the stamps of a plane; 0 where there was no access."""
@@ -284,6 +307,12 @@ class Readers:
                 position = int(((stamps == stamp) & (rows == row)).argmax())
                 return Earlier(group.kind, stranger, stamp & AT_MASK, position)
         return None
+
+
+def as_slice(numbers: NDArray[np.int64]) -> Granules:
+    """Return ascending numbers, at least one, as a slice where they are adjacent."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    return slice(first, last + 1) if last - first + 1 == len(numbers) else numbers
 
 
 def _pages(granules: slice) -> slice:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import Elements, Integers, Scalar, Where
 from jitgen.emulator.formats.swizzle import CHUNK
-from jitgen.emulator.machine.readers import Granules
+from jitgen.emulator.machine.readers import Granules, as_slice
 from jitgen.emulator.machine.shared_history import WORD
 
 _MAX_REGIONS = 1024
@@ -51,7 +51,7 @@ def region_of(where: Where) -> Region:
     known = _regions.get(id(where))
     if known is not None and known[0] is where:
         return known[1]
-    words = _as_slice(np.unique(where // WORD).astype(np.int64))
+    words = as_slice(np.unique(where // WORD).astype(np.int64))
     found = Region(words, int(where.min()), int(where.max()) + 1, _chunks_of(where))
     if not where.flags.writeable:
         if len(_regions) >= _MAX_REGIONS:
@@ -75,12 +75,6 @@ def _chunks_of(where: Integers) -> NDArray[np.int64] | None:
 def _stretch(start: int, stop: int) -> Region:
     """Return the words of adjacent bytes."""
     return Region(slice(start // WORD, -(-stop // WORD)), start, stop)
-
-
-def _as_slice(words: NDArray[np.int64]) -> Granules:
-    """Return ascending numbers as a slice where they are adjacent."""
-    first, last = int(words[0]), int(words[-1])
-    return slice(first, last + 1) if last - first + 1 == len(words) else words
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from jitgen.emulator.machine.access import WRITE, Access
 from jitgen.emulator.machine.clocks import Clock
 from jitgen.emulator.machine.faults import warn_at_exit
 from jitgen.emulator.machine.history import History
+from jitgen.emulator.machine.readers import Granules, as_slice
 from jitgen.emulator.machine.tensor_columns import COLUMNS
 from jitgen.emulator.machine.tensor_pipelines import Pipelines
 
@@ -63,11 +64,17 @@ class Cells:
 
     Attributes:
         index: Of lanes and of columns, slices or arrays: what indexes an array [128, 512].
-        granules: What the history knows them by, ascending. Not checked to be in bounds.
+        granules: What the history knows them by; a slice where they are adjacent. Not checked to be
+            in bounds.
     """
 
     index: tuple[Where, Where]
-    granules: NDArray[np.int64]
+    granules: Granules
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are none."""
+        return not isinstance(self.granules, slice) and not len(self.granules)
 
 
 def granules_of(lanes: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -90,7 +97,8 @@ def granule_at(lane: int, column: int) -> int:
 
 def rectangle(lanes: NDArray[np.int64], column: int, width: int) -> Cells:
     """Return the words of `width` columns from `column` on in some lanes [k], which ascend."""
-    granules = granules_of(lanes, column + np.arange(width)[:, None])
+    numbers = granules_of(lanes, column + np.arange(width)[:, None])
+    granules = as_slice(numbers) if len(numbers) else numbers
     rows: slice | NDArray[np.int64] = slice(None) if len(lanes) == LANES else lanes
     return Cells((rows, slice(column, column + width)), granules)
 
@@ -251,15 +259,21 @@ class TensorMemory:
         Raises:
             MachineFault: A column is not allocated.
         """
-        columns = cells.granules // _GRANULES_OF_COLUMN
-        first, last = int(columns.min()), int(columns.max())
+        granules = cells.granules
+        columns: Granules
+        if isinstance(granules, slice):
+            first, last = (x // _GRANULES_OF_COLUMN for x in (granules.start, granules.stop - 1))
+            columns = slice(first, last + 1)
+        else:
+            columns = granules // _GRANULES_OF_COLUMN
+            first, last = int(columns.min()), int(columns.max())
         if last >= COLUMNS or not self.is_allocated[columns].all():
             f.fault(
                 at,
                 f"columns {first}..{last} of the tensor memory of {self._cta.name} are not all "
                 f"allocated, which are {self._allocated()}",
             )
-        self.history.access(f, at, cells.granules, access)
+        self.history.access(f, at, granules, access)
 
     def take(self, f: Fragment, at: int, cells: Cells) -> NDArray[np.uint32]:
         """Return the words, in the shape of the index; a view of them where that is of slices."""

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.machine.readers import Granules
+
 NOTHING = 0
 
 
@@ -55,7 +57,7 @@ class Pipelines:
         self._last: NDArray[np.int32] = np.full(granules, NOTHING, np.int32)
 
     def unordered(
-        self, granules: NDArray[np.int64], unit: int, done: int, product: Product | None
+        self, granules: Granules, unit: int, done: int, product: Product | None
     ) -> Product | None:
         """
         Return a product of the same thread that need not be over when an instruction is executed.
@@ -76,7 +78,7 @@ class Pipelines:
                 return found
         return None
 
-    def note(self, granules: NDArray[np.int64], product: Product) -> None:
+    def note(self, granules: Granules, product: Product) -> None:
         """Note that a product writes granules [k]."""
         number = self._numbers.setdefault(product, len(self._products))
         if number == len(self._products):
