@@ -205,12 +205,11 @@ def arrive_at(
 def _members(f: Fragment, group: Group) -> list[int]:
     """Return a bit for each lane of a group's warps that is in it; none is left out of the dead."""
     indices = np.arange(f.n)[group.indices] if isinstance(group.indices, slice) else group.indices
-    agents, bits = f.agent_of[indices], np.left_shift(1, f.threads.lane_ids[indices])
-    members = []
-    for agent in group.agents.tolist():
-        mine = bits[agents == agent]
-        is_all = len(mine) == f.cta.live[agent - f.cta.agent0]
-        members.append(EVERYONE if is_all else int(np.add.reduce(mine)))
+    starts = np.searchsorted(f.agent_of[indices], group.agents)
+    bits = np.add.reduceat(np.left_shift(1, f.threads.lane_ids[indices]), starts)
+    counts = np.diff(starts, append=len(indices))
+    is_all = counts == f.cta.live[group.agents - f.cta.agent0]
+    members: list[int] = np.where(is_all, EVERYONE, bits).tolist()
     return members
 
 

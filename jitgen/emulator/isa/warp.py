@@ -13,6 +13,7 @@ takes no part. Blocks with these instructions are entered by whole warps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,17 +219,33 @@ def shuffle_lanes(
 ) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
     """Return what each thread reads of another lane, and whether that lane is in its segment."""
     here = present(f, at, members)
-    b, c = (table(f, operand).astype(np.int64) for operand in (lanes, clamp))
+    if isinstance(lanes, np.generic) and isinstance(clamp, np.generic):
+        source, is_inside = _common_sources(mode, int(lanes), int(clamp))
+        moved, is_there = table(f, values)[:, source], here[:, source]
+        is_inside = np.broadcast_to(is_inside, moved.shape)
+    else:
+        b, c = (table(f, operand).astype(np.int64) for operand in (lanes, clamp))
+        source, is_inside = _sources(mode, b, c)
+        warps = np.arange(len(source))[:, None]
+        moved, is_there = table(f, values)[warps, source], here[warps, source]
+    if np.count_nonzero(here & ~is_there):
+        f.warn(at, "uninitialised", "a shuffle reads a lane that takes no part")
+    return untable(f, moved.astype(np.uint32, copy=False)), untable(f, is_inside)
+
+
+def _sources(mode: str, b: Table, c: Table) -> tuple[Table, Votes]:
+    """Return the lane that each reads, and whether it is in its segment; operands [..., 32]."""
     segments, b = c >> 8 & 31, b & 31
     first = LANES & segments
     last = first | (c & 31 & ~segments)
     source, is_inside = _SOURCES[mode](LANES, b & ~segments if mode == "idx" else b, first, last)
-    source = np.where(is_inside, source, LANES) & 31
-    warps = np.arange(len(source))[:, None]
-    if np.count_nonzero(here & ~here[warps, source]):
-        f.warn(at, "uninitialised", "a shuffle reads a lane that takes no part")
-    moved = table(f, values)[warps, source].astype(np.uint32)
-    return untable(f, moved), untable(f, np.broadcast_to(is_inside, source.shape))
+    return np.where(is_inside, source, LANES) & 31, is_inside
+
+
+@lru_cache(maxsize=256)
+def _common_sources(mode: str, b: int, c: int) -> tuple[Table, Votes]:
+    """Return the same [32], where all threads have the same operands; do not write to it."""
+    return _sources(mode, np.full(WARP, b), np.full(WARP, c))
 
 
 # --- vote, match, redux --------------------------------------------------------------------------

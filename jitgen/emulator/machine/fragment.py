@@ -185,6 +185,10 @@ class Fragment:
 
     def spread(self, x: NDArray[Scalar] | Scalar) -> NDArray[Scalar]:
         """Return `x`, a scalar or an array [n], with one element for each thread."""
+        if isinstance(x, np.generic):
+            spread = np.empty(self.n, x.dtype)
+            spread.fill(x)
+            return spread
         if isinstance(x, np.ndarray) and x.shape == (self.n,):
             return x
         return np.repeat(x, self.n)

@@ -39,11 +39,14 @@ class LiveBarriers:
         self.by_offset: dict[int, MBarrier] = {}
         self.ended: dict[int, int] = {}
         self._is_taken: NDArray[np.bool_] = np.zeros(_NUM_PLACES, np.bool_)
+        self._start, self._stop = _NUM_PLACES << _SHIFT, 0  # all barriers lie in between
         self._unfenced: list[MBarrier] = []
 
     def add(self, barrier: MBarrier) -> None:
         """Note what mbarrier.init made."""
         self.by_offset[barrier.offset] = barrier
+        self._start = min(self._start, barrier.offset)
+        self._stop = max(self._stop, barrier.offset + MBARRIER_BYTES)
         self._is_taken[barrier.offset >> _SHIFT] = True
         self._unfenced.append(barrier)
 
@@ -81,7 +84,9 @@ class LiveBarriers:
 
     def check(self, f: Fragment, at: int, offsets: NDArray[np.int64], width: int) -> None:
         """Find threads that access the bytes of a barrier: `width` at `offsets` [k]."""
-        if not self.by_offset:
+        if not self.by_offset or self._is_clear(
+            int(np.minimum.reduce(offsets)), int(np.maximum.reduce(offsets)) + width
+        ):
             return
         for step in range(0, width, MBARRIER_BYTES):
             places = (offsets + step) >> _SHIFT
@@ -91,11 +96,17 @@ class LiveBarriers:
 
     def is_hit(self, start: int, stop: int) -> bool:
         """Return whether a barrier has one of the bytes from `start` up to, and without, `stop`."""
+        if self._is_clear(start, stop):
+            return False
         return bool(self._is_taken[start >> _SHIFT : (stop - 1 >> _SHIFT) + 1].any())
 
-    def check_region(self, f: Fragment, at: int, where: Where) -> None:
-        """Find asynchronous work that accesses the bytes of a barrier."""
-        if not self.by_offset:
+    def _is_clear(self, start: int, stop: int) -> bool:
+        """Return whether bytes lie ahead of, or behind, all barriers."""
+        return stop <= self._start or start >= self._stop
+
+    def check_region(self, f: Fragment, at: int, where: Where, start: int, stop: int) -> None:
+        """Find asynchronous work that accesses the bytes of a barrier, from `start` to `stop`."""
+        if not self.by_offset or self._is_clear(start, stop):
             return
         if isinstance(where, slice):
             if self.is_hit(where.start, where.stop):

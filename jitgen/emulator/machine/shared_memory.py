@@ -103,16 +103,15 @@ class SharedMemory:
             MachineFault: An address is of another CTA, out of bounds or not aligned.
         """
         wide = np.atleast_1d(addresses).astype(np.int64)
-        offsets = wide & _OFFSET_MASK
         low, high = int(np.minimum.reduce(wide)), int(np.maximum.reduce(wide))
         if not low >> _RANK_SHIFT == high >> _RANK_SHIFT == self.cta.rank:
             stranger = int(wide[(wide >> _RANK_SHIFT != self.cta.rank).argmax()])
             f.fault(at, f"shared address {stranger:#x} is not in {self.cta.name}")
         self.check_bounds(f, at, low & _OFFSET_MASK, (high & _OFFSET_MASK) + width)
+        offsets = wide - (low & ~_OFFSET_MASK) if low > _OFFSET_MASK else wide
         alignment = width if width & (width - 1) == 0 else WORD
-        bad = offsets & (alignment - 1)
-        if np.count_nonzero(bad):
-            first = int(offsets[bad.argmax()])
+        if int(np.bitwise_or.reduce(offsets)) & (alignment - 1):
+            first = int(offsets[(offsets & (alignment - 1) != 0).argmax()])
             f.fault(at, f"shared address {first:#x} is not a multiple of {alignment}")
         return offsets
 
@@ -273,7 +272,7 @@ class SharedMemory:
         """
         region = region_of(where)
         self.check_bounds(f, at, region.start, region.stop)
-        self.cta.guarded.check_region(f, at, where)
+        self.cta.guarded.check_region(f, at, where, region.start, region.stop)
         row = int(f.agents[0]) if row is None else row
         lane = lane if self.cta is f.cta else None  # only a CTA's own lanes are recorded
         kind = RELAXED_WRITE if is_atomic else WRITE
@@ -318,7 +317,7 @@ class SharedMemory:
         """
         region = region_of(where)
         self.check_bounds(f, at, region.start, region.stop)
-        self.cta.guarded.check_region(f, at, where)
+        self.cta.guarded.check_region(f, at, where, region.start, region.stop)
         is_joint = isinstance(agents, np.ndarray)
         access = Access(READ, agents, epochs, rows, is_joint=is_joint, is_async=True, lanes=lane)
         self.history.access_words(f, at, region.words, access)
