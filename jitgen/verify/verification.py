@@ -304,11 +304,12 @@ def _trial(
         kind = "deadlock" if isinstance(error, Deadlock) else "fault"
         return Trial(sizes=sizes, values=values, fault=Finding(kind=kind, message=str(error)))
     frobenius, largest = case.errors()
+    wrong = case.wrong()
     return Trial(
         sizes=sizes,
         values=values,
-        wrong=case.wrong(),
-        places=tuple(places.of_case(case, tile)),
+        wrong=wrong,
+        places=tuple(places.of_case(case, tile)) if wrong else (),
         frobenius=frobenius,
         largest=largest,
         report=report,

@@ -127,7 +127,10 @@ class Call:
             first = starts[groups]
         else:
             groups = self.groups.long()
-            first = (groups[:, None] == groups).int().argmax(1)
+            names, which = groups.unique(return_inverse=True)
+            first = torch.full_like(names, len(groups)).scatter_reduce(0, which, rows, "amin")[
+                which
+            ]
         return groups.where(is_owned, -1), (rows - first).where(is_owned, rows)
 
     def copy(self, device: str | torch.device | None = None) -> Self:
