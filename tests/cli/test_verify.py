@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,17 +235,23 @@ def test_what_is_refused(jitgen: Jitgen, processes: Processes, words: str, compl
 
 @pytest.mark.parametrize("command", ["verify", "run", "bench kernel"])
 def test_without_numpy(
-    jitgen: Jitgen, processes: Processes, monkeypatch: pytest.MonkeyPatch, command: str
+    jitgen: Jitgen,
+    processes: Processes,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: str,
 ) -> None:
     """The process that checks a kernel used to end, which was all that its caller said."""
     import importlib.util
 
+    file = tmp_path / "my.py"
+    assert jitgen("show", NAME, "--source", "-o", str(file)).code == 0
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *a: None if name == "numpy" else found(name, *a)
     )
 
-    done = jitgen(command, NAME)
+    done = jitgen(command, str(file) if command == "run" else NAME)
 
     assert done.code == 1
     assert "pip install 'jitgen[emulator]'" in done.err

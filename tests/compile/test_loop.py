@@ -103,7 +103,11 @@ class TestRun:
     @pytest.mark.parametrize(
         ("words", "code", "complaint"),
         [
-            ("absent.py", 2, "absent.py cannot be read: No such file"),
+            (
+                "absent.py",
+                2,
+                "there is no file 'absent.py'; jitgen show NAME --source -o FILE makes one",
+            ),
             ("{my} --problem 3:4", 2, "problem '3:4' is not G:M:N:K"),
             ("{my} --modes none", 2, "none"),
             ("{bad}", 2, "is no generated source"),

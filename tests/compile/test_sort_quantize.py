@@ -130,7 +130,7 @@ def test_tracers_see_two_operations() -> None:
             {"format": "mxfp8"},
             "^format: must be block128, row, tensor or none",
         ),
-        ({"local_experts": 7}, "^local_experts: must end with the last of 8 experts"),
+        ({"local_experts": 7}, "^local_experts: must end at the last of 8 experts"),
         ({"topk_ids": torch.zeros(4, 3, dtype=torch.int32)}, "^topk_ids: .* a row for each token"),
         ({"topk_ids": torch.zeros(5, 3)}, "^topk_ids: must be int32"),
         ({"x": torch.zeros(5, 256)}, "^x: must be bfloat16"),

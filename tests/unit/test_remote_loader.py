@@ -181,26 +181,24 @@ def test_background_fetches_what_a_neighbour_stands_in_for(
     assert found.tier == "remote"
 
 
-@pytest.mark.parametrize(
-    ("package", "extra"),
-    [("zstandard", "remote"), ("cryptography", "signing")],
-)
+@pytest.mark.parametrize("package", ["zstandard", "cryptography"])
 def test_missing_package_is_named(
-    stand: Stand, subject: KernelLoader, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
+    stand: Stand, subject: KernelLoader, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
+    """Not an extra of jitgen, which would bring the compiler to a machine that only runs kernels."""
     stand.push(_entry(SPEC, KEY))
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
 
-    with pytest.raises(ToolchainError, match=rf"pip install 'jitgen\[{extra}\]'"):
+    with pytest.raises(ToolchainError, match=f"pip install {package}$"):
         subject.get(CONFIG, ARCH)
 
 
 def test_object_stores_want_their_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
 
-    with pytest.raises(ToolchainError, match=r"s3://bucket needs .* 'jitgen\[remote\]'"):
+    with pytest.raises(ToolchainError, match=r"s3://bucket needs .* pip install obstore$"):
         elsewhere._opened("s3://bucket").read("v1", 1)
 
 

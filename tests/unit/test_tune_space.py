@@ -278,8 +278,8 @@ class TestCommand:
         ("words", "code", "complaint"),
         [
             ("--space", 2, "--space takes a plan, or --groups"),
-            (f"{SIZES} --set tile_n=16", 2, "--set and --dry-run go with --space"),
-            (f"{SIZES} --dry-run", 2, "--set and --dry-run go with --space"),
+            (f"{SIZES} --set tile_n=16", 2, "--set: only with --space"),
+            (f"{SIZES} --dry-run", 2, "--dry-run: only with --space"),
             (f"--space {SIZES} --set tile_n", 2, "'tile_n' is not FIELD=VALUE"),
             (f"--space {SIZES} --set tile_n=", 2, "is not FIELD=VALUE"),
             (f"--space {SIZES} --set tile_n=33", 2, "no config of this part is legal"),
