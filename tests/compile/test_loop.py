@@ -106,7 +106,7 @@ class TestRun:
             (
                 "absent.py",
                 2,
-                "there is no file 'absent.py'; jitgen show NAME --source -o FILE makes one",
+                "there is no file 'absent.py'; jitgen show NAME",
             ),
             ("{my} --problem 3:4", 2, "problem '3:4' is not G:M:N:K"),
             ("{my} --modes none", 2, "none"),

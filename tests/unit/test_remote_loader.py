@@ -185,7 +185,7 @@ def test_background_fetches_what_a_neighbour_stands_in_for(
 def test_missing_package_is_named(
     stand: Stand, subject: KernelLoader, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    """Not an extra of jitgen, which would bring the compiler to a machine that only runs kernels."""
+    """Not an extra of jitgen, which brings the compiler: some machines only run kernels."""
     stand.push(_entry(SPEC, KEY))
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.setitem(sys.modules, name, None)
