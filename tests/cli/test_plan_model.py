@@ -102,12 +102,13 @@ def test_standard_output_and_json(jitgen: Jitgen, tmp_path: Path) -> None:
     [
         ("", {"hidden_act": "mish"}, "hidden_act = 'mish'"),
         ("", {"scoring_func": "tanh"}, "scoring_func = 'tanh'"),
-        ("", {"quantization_config": {"quant_method": "awq"}}, "quant_method = 'awq'"),
+        ("", {"quantization_config": {"quant_method": "awq"}}, "int4 without a group_size"),
         (
             "",
-            {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
-            "weights are nvfp4",
+            {"quantization_config": {"quant_method": "awq", "group_size": 64}},
+            "int4 in groups of 64",
         ),
+        ("", {"quantization_config": {"quant_method": "exl3"}}, "quant_method = 'exl3'"),
         ("--group", {}, "--group needs --max-tokens"),
         ("--expert-ranks 5", {}, "must divide the 32 experts"),
         ("--expert-ranks 0", {}, "no list of numbers"),

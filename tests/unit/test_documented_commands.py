@@ -155,7 +155,8 @@ def test_programs_of_a_checkout_take_their_words(
         raise _Taken
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
-    numbers = re.sub(r"\b[A-Z]\b", "1", words)
+    numbers = re.sub(r"\b[A-Z]\b", "1", words).replace("KIND", "values")
+    monkeypatch.delitem(sys.modules, found.name, raising=False)  # else runpy warns
     monkeypatch.setattr(sys, "argv", [module, *shlex.split(numbers)])
     with pytest.raises(_Taken):
         runpy.run_module(found.name, run_name="__main__")

@@ -195,8 +195,11 @@ def test_they_are_never_unpacked_to_fp8() -> None:
         ({"packed": torch.zeros(1, 64, 16)}, "packed: must be int32"),
         ({"packed": torch.zeros(0, 64, 16, dtype=torch.int32)}, "packed: must have groups"),
         ({"scale": torch.ones(1, 64, 4)}, "scale: must be bfloat16 or float16"),
-        ({"scale": torch.ones(1, 64, 2).half()}, r"scale: must have shape \(1, 64, 4\) or"),
-        ({"packed": torch.zeros(1, 60, 16, dtype=torch.int32)}, r"must have shape \(1, 60, 4\)"),
+        ({"scale": torch.ones(1, 64, 2).half()}, r"scale: must have shape .* or \(1, 64, 4\)"),
+        (
+            {"packed": torch.zeros(1, 60, 16, dtype=torch.int32)},
+            r"shape .* or \(1, 60, 4\)",
+        ),
         ({"layout": "folded1"}, "layout: must be one of exact1, wide1"),
         ({"layout": "auto"}, "layout: must be one of exact1, wide1"),
     ],
