@@ -122,7 +122,7 @@ def _kernel(said: Said, dequantize: bool) -> tuple[str, int]:
     if values not in GROUPS:
         groups = "without a group_size" if values is None else f"in groups of {values}"
         raise said.error(
-            f"says that weights are int4 {groups}, and layers compute with groups of 32 or 128: "
+            f"says that weights are int4 {groups}, and layers compute with 32 or 128: "
             "give dequantize=True for bfloat16"
         )
     return GROUPS[values], values
