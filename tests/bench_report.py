@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from jitgen.autotune.measure.times import Times
 from jitgen.bench.cases import Case
-from jitgen.bench.grouped_report import Accuracy, GroupedReport, Measured, Section
+from jitgen.bench.grouped_records import Accuracy, Measured, Section
+from jitgen.bench.grouped_report import GroupedReport
 from jitgen.config import Layout
 
 DECODE = Case(

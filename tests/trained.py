@@ -143,6 +143,7 @@ def train_sharded(rank: int, ranks: int, store: Path, steps: int = 2) -> float:
         )
         for optimiser in optimisers:
             optimiser.step()
+    dist.barrier()  # a process that ends early ends the connections of the others
     dist.destroy_process_group()
     return error
 

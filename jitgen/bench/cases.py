@@ -203,7 +203,8 @@ def zipf_counts(groups: int, mean: int, exponent: float) -> tuple[int, ...]:
     """
     weights = [rank**-exponent for rank in range(1, groups + 1)]
     random.Random(_SEED).shuffle(weights)  # sizes, not secrets
-    ends = [round(groups * mean * sum_ / sum(weights)) for sum_ in accumulate(weights)]
+    sums = list(accumulate(weights))
+    ends = [round(groups * mean * each / sums[-1]) for each in sums]
     return tuple(end - start for start, end in pairwise((0, *ends)))
 
 

@@ -26,15 +26,15 @@ from jitgen.autotune.measure.workload import Workload
 from jitgen.bench import REPORTS, cases, gpu
 from jitgen.bench.cases import ONE_TOKEN, Case
 from jitgen.bench.cases import only as only_of
-from jitgen.bench.grouped_report import (
+from jitgen.bench.grouped_records import (
     PADDING,
     PREFILL_ROWS,
     Accuracy,
     Checked,
-    GroupedReport,
     Measured,
     Section,
 )
+from jitgen.bench.grouped_report import GroupedReport
 from jitgen.bench.peers import DISTRIBUTIONS, PEER, Peer, find_all
 from jitgen.bench.report import OURS
 from jitgen.bench.runner import ROUNDS, Contest, Ready, attempt, begin, copy_rate, device

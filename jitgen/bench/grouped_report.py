@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-Measurements of the suites of grouped GEMMs, and the targets of the hopper suite.
-
-Times are seconds of one call on the device, one for each round; ratios are a peer's time over
-jitgen's, so that more than 1 means that jitgen is faster.
-"""
+"""Runs of the suites of grouped GEMMs, as tables, as a document, and as a file to send."""
 
 from __future__ import annotations
 
@@ -12,168 +7,16 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import ClassVar
 
-from jitgen.autotune.measure.times import Times
 from jitgen.bench import REPORTS
-from jitgen.bench.cases import DOWN, UP, Case
-from jitgen.bench.peers import PEER
-from jitgen.bench.protocol import Record, Row
+from jitgen.bench.grouped_records import PADDING, Accuracy, Checked, Measured, Section
+from jitgen.bench.grouped_targets import targets_of
+from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS, Report, Table, counted_words, failures
-from jitgen.config import Arch, Layout
-from jitgen.support.frozen import frozen
-
-PADDING = "padding"
-"""Name, in place of a side's, of the padding pass that a peer needs before its product."""
-
-PREFILL_ROWS = 4096
-"""Rows of a group from which a case counts as prefill."""
-
-
-FLOP_PER_S = 1.45e15
-"""
-What FP8 products reach on an H100 or H200: 8,192 operations a clock on each of 132 SMs, at the 1.34
-GHz that 700 W leave it with random operands.
-"""
-
-
-class Section(StrEnum):
-    """Purpose of a measurement."""
-
-    PUBLIC = "public"
-    """A case of the suite, with a cold L2."""
-
-    KNEE = "knee"
-    """About 100 to 400 rows a group, of the hopper suite, with a cold L2."""
-
-    ONE_TOKEN = "one_token"  # noqa: S105
-    """One row for each group, with a cold L2."""
-
-    SUSTAINED = "sustained"
-    """Calls without pause for about a second, sides in turn: the GPU is at its power limit."""
-
-    HOST = "host"
-    """The host's time to enqueue one call on an idle GPU."""
-
-
-@frozen
-class Measured(Record):
-    """
-    One case, and how long every side took.
-
-    Attributes:
-        section: What it was for.
-        case: The sizes.
-        kernel: Name of the kernel that the selector chose; empty where that failed.
-        flop: Floating point operations of the valid rows.
-        num_bytes: Bytes of operands, scales and results of valid rows, each once.
-        launches: Calls that share a pair of events, each on operands of its own.
-        times: Times of `jitgen`, the peers, and a peer's padding.
-        missing: Sides that were not timed, and why.
-        detail: What else was seen, for example the clock.
-    """
-
-    JSON: ClassVar[str] = (
-        "section case kernel flop bytes=num_bytes launches seconds=times missing detail"
-    )
-
-    section: Section
-    case: Case
-    kernel: str
-    flop: int
-    num_bytes: int
-    launches: int = 1
-    times: Mapping[str, Times]
-    missing: Mapping[str, str] = field(default_factory=dict)
-    detail: str = ""
-
-    def __post_init__(self) -> None:
-        if len({len(each.seconds) for each in self.times.values()}) > 1:
-            raise ValueError("the sides of a case have unequal numbers of rounds")
-
-    def derived(self) -> dict[str, object]:
-        """Return medians and ratios."""
-        return {
-            "median_us": {side: times.median * 1e6 for side, times in self.times.items()},
-            "ratio": {side: self.ratio(side) for side in self.times if side != OURS},
-        }
-
-    @property
-    def seconds(self) -> float | None:
-        """Median of jitgen's times; None where it was not timed."""
-        return self.median(OURS)
-
-    def median(self, side: str) -> float | None:
-        """Return the median of a side's times; None where it was not timed."""
-        return self.times[side].median if side in self.times else None
-
-    def ratio(self, peer: str) -> float | None:
-        """Return a peer's median over jitgen's; None where one was not timed."""
-        ours, theirs = self.median(OURS), self.median(peer)
-        return None if ours is None or theirs is None else theirs / ours
-
-    def is_slower(self, peer: str) -> bool:
-        """
-        Return whether jitgen is slower than `peer` in every round, so that the difference is no
-        noise.
-        """
-        if OURS not in self.times or peer not in self.times:
-            return False
-        pairs = zip(self.times[OURS].seconds, self.times[peer].seconds, strict=True)
-        return all(theirs < ours for ours, theirs in pairs)
-
-    def share(self, copy_rate: float) -> float | None:
-        """
-        Return the part of jitgen's median that a kernel would need at a GPU's limits.
-
-        The limit is the larger of `num_bytes` at `copy_rate` and `flop` at `FLOP_PER_S`. Few rows
-        may come to a little more than 1, for a copy writes as much as it reads.
-        """
-        if not (self.seconds and copy_rate):
-            return None
-        return max(self.num_bytes / copy_rate, self.flop / FLOP_PER_S) / self.seconds
-
-    def rate(self, amount: float) -> float | None:
-        """Return `amount` a second at jitgen's median, for example of `flop` or `num_bytes`."""
-        return None if self.seconds is None else amount / self.seconds
-
-
-@frozen
-class Accuracy(Record):
-    """
-    Errors of one product against sums in float64.
-
-    Attributes:
-        case: The sizes.
-        errors: For each side the error in the Frobenius norm, as a part of the exact result's.
-        missing: Sides without a result, and why.
-    """
-
-    case: Case
-    errors: Mapping[str, float]
-    missing: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def words(self) -> str:
-        """The errors of all sides in a line."""
-        return ", ".join(f"{side} {error:.3e}" for side, error in self.errors.items())
-
-
-@frozen
-class Checked(Record):
-    """
-    A kernel that was run on small exact problems.
-
-    Attributes:
-        kernel: Its name.
-        reason: What was wrong, or why it did not run; empty where every value was right.
-    """
-
-    kernel: str
-    reason: str = ""
+from jitgen.config import Arch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,10 +56,12 @@ class GroupedReport(Report):
 
     def share(self, section: Section) -> float | None:
         """Return the mean share of the limit over a section's cases; None where there is none."""
-        if self.suite != "hopper" or not self.copy_rate:
-            return None
-        shares = [each.share(self.copy_rate) for each in self.of(section)]
+        shares = [self.share_of(each) for each in self.of(section)]
         return geometric_mean(share for share in shares if share is not None)
+
+    def share_of(self, each: Measured) -> float | None:
+        """Return `Measured.share`; None in blackwell, of which the limit is not known."""
+        return each.share(self.copy_rate) if self.suite == "hopper" else None
 
     @property
     def noise(self) -> float | None:
@@ -347,7 +192,6 @@ class GroupedReport(Report):
             return (us, "", "", "", "", "")
         flop, num_bytes = (each.rate(amount) for amount in (each.flop, each.num_bytes))
         of_copy = num_bytes / self.copy_rate if num_bytes and self.copy_rate else None
-        of_limit = each.share(self.copy_rate) if self.suite == "hopper" else None
         spread = each.times[OURS].spread if OURS in each.times else None
         return (
             us,
@@ -355,7 +199,7 @@ class GroupedReport(Report):
             _cell(flop, "{:,.0f}", 1e-12),
             _cell(num_bytes, "{:,.0f}", 1e-9),
             _cell(of_copy, "{:.1%}"),
-            _cell(of_limit, "{:.1%}"),
+            _cell(self.share_of(each), "{:.1%}"),
         )
 
     def targets(self) -> Iterator[Row]:
@@ -364,7 +208,7 @@ class GroupedReport(Report):
         yet.
         """
         if self.suite == "hopper":
-            yield from _targets(self)
+            yield from targets_of(self)
 
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:
@@ -383,170 +227,3 @@ def _short(kernel: str) -> str:
     for arch in Arch:
         rest = rest.removesuffix(f"_{arch}")
     return rest or kernel
-
-
-HOST_US = 9.0
-ACCURACY = 1.001
-"""
-Largest ratio of jitgen's error to the peer's. Both round to bfloat16, so with equally exact sums
-the ratio is below it.
-"""
-
-
-class Figure(StrEnum):
-    """What a target is about, as its unit is written."""
-
-    COPY = "% copy"
-    """The share of the copy rate."""
-
-    LIMIT = "% limit"
-    """The share of the limit: see `Measured.share`."""
-
-    RATIO = "x"
-    """The ratio to the peer."""
-
-
-@frozen
-class Target:
-    """
-    The least figure that the worst of some cases must reach.
-
-    Attributes:
-        what: Which cases, in words.
-        least: The least figure.
-        section: Where they were measured.
-        matches: Whether a case counts.
-        figure: What is compared.
-    """
-
-    what: str
-    least: float
-    matches: Callable[[Case], bool] = lambda _: True
-    section: Section = Section.PUBLIC
-    figure: Figure = Figure.LIMIT
-
-
-def _is_decode(case: Case) -> bool:
-    loose = case.layout is not Layout.CONTIGUOUS
-    return loose and case.groups == 32 and case.rows_per_group <= 32
-
-
-def _is_prefill(case: Case) -> bool:
-    return case.rows_per_group >= PREFILL_ROWS
-
-
-TARGETS = (
-    Target(
-        what="prefill, sustained",
-        least=1.0,
-        section=Section.SUSTAINED,
-        matches=_is_prefill,
-        figure=Figure.RATIO,
-    ),
-    Target(
-        what="decode of 32 groups, N4096 K7168",
-        least=97.0,
-        matches=lambda case: _is_decode(case) and (case.n, case.k) == UP,
-        figure=Figure.COPY,
-    ),
-    Target(
-        what="decode of 32 groups, N7168 K2048",
-        least=94.0,
-        matches=lambda case: _is_decode(case) and (case.n, case.k) == DOWN,
-        figure=Figure.COPY,
-    ),
-    Target(what="prefill", least=90.0, matches=_is_prefill),
-    Target(what="the knee", least=58.0, section=Section.KNEE),
-    Target(
-        what="one token for each of 8 groups",
-        least=90.0,
-        section=Section.ONE_TOKEN,
-        matches=lambda case: case.groups == 8,
-        figure=Figure.COPY,
-    ),
-)
-
-MEAN_SHARE = 91.0
-"""Percent of the limit that public cases must reach in the geometric mean."""
-
-
-def _targets(report: GroupedReport) -> Iterator[Row]:
-    """Yield every target that `report` has a figure for, and that figure."""
-    share = report.share(Section.PUBLIC)
-    if share is not None:
-        what = "all cases, geometric mean of the share of the limit"
-        yield _row(what, share * 100, MEAN_SHARE, Figure.LIMIT)
-    mean = report.geometric_mean(PEER)
-    if mean is not None:
-        yield _row("all cases, geometric mean of the ratio to DeepGEMM", mean, 1.10, "x")
-        slower = [str(each.case) for each in report.of(Section.PUBLIC) if each.is_slower(PEER)]
-        yield Row(
-            suite="hopper",
-            what="cases slower than DeepGEMM in every round",
-            value=len(slower),
-            unit="cases",
-            budget=0,
-            detail="; ".join(slower),
-        )
-    for target in TARGETS:
-        yield from _worst(report, target)
-    for accuracy in report.accuracy:
-        if {OURS, PEER} <= accuracy.errors.keys():
-            ours, theirs = accuracy.errors[OURS], accuracy.errors[PEER]
-            yield Row(
-                suite="hopper",
-                what=f"error over DeepGEMM's, {accuracy.case.layout}",
-                value=ours / theirs,
-                unit="x",
-                budget=ACCURACY,
-                detail=f"{ours:.3e} and {theirs:.3e} of the exact result",
-            )
-    for each in report.of(Section.HOST):
-        if each.seconds is not None:
-            peer = each.median(PEER)
-            yield Row(
-                suite="hopper",
-                what="host time of a warm grouped_gemm(..., out=out)",
-                value=each.seconds * 1e6,
-                unit="us",
-                budget=HOST_US,
-                detail="" if peer is None else f"DeepGEMM's call {peer * 1e6:.3g} us",
-            )
-
-
-def _worst(report: GroupedReport, target: Target) -> Iterator[Row]:
-    """Yield the target's row, if any of its cases was measured."""
-    found = [
-        (figure, each)
-        for each in report.of(target.section)
-        if target.matches(each.case) and (figure := _figure(report, target, each)) is not None
-    ]
-    if not found:
-        return
-    figure, worst = min(found, key=lambda pair: pair[0])
-    cases = f"worst of {len(found)}: {worst.case}"
-    yield _row(target.what, figure, target.least, target.figure, cases)
-
-
-def _figure(report: GroupedReport, target: Target, each: Measured) -> float | None:
-    if target.figure is Figure.RATIO:
-        return each.ratio(PEER)
-    if not report.copy_rate:
-        return None
-    if target.figure is Figure.LIMIT:
-        share = each.share(report.copy_rate)
-        return None if share is None else share * 100
-    rate = each.rate(each.num_bytes)
-    return None if rate is None else rate / report.copy_rate * 100
-
-
-def _row(what: str, value: float, least: float, unit: str, detail: str = "") -> Row:
-    return Row(
-        suite="hopper",
-        what=what,
-        value=value,
-        unit=unit,
-        budget=least,
-        is_rate=True,
-        detail=detail,
-    )

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jitgen.bench.cases import MATRICES
-from jitgen.bench.grouped_report import GroupedReport, Measured, Section
+from jitgen.bench.grouped_records import Measured, Section
+from jitgen.bench.grouped_report import GroupedReport
 from jitgen.bench.peers import PEER
 from jitgen.bench.report import OURS
 from jitgen.errors import ConfigError, JitgenError

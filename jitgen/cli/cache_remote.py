@@ -209,7 +209,7 @@ def pull(
 
     store, backend = open_store(), backend_of(url, is_written=False)
     if names and everything:
-        raise click.UsageError("--all takes whatever lies there: leave out the names, or --all")
+        raise click.UsageError("--all copies all entries: leave out the names, or --all")
     if not names and not everything:
         raise click.UsageError("name what to pull, or say --all")
     if not any(is_plan(name) for name in names):

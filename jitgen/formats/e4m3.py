@@ -21,12 +21,15 @@ def scale_of(largest: Tensor, *, power_of_two: bool) -> Tensor:
     """
     Return the scale of values up to `largest`; never 0 and never subnormal, so that dividing by it
     is safe.
+
+    Raises:
+        InputError: `power_of_two` is not a bool.
     """
+    if type(power_of_two) is not bool:
+        raise InputError("power_of_two", f"must be True or False (got {power_of_two!r})")
     # By a tensor: GPUs would multiply by a number's reciprocal, which is one rounding more.
     quotient = largest / torch.full((), MAX, dtype=largest.dtype, device=largest.device)
     scale = torch.where(largest == 0, 1.0, quotient.clamp_min(_TINY))
-    if type(power_of_two) is not bool:
-        raise InputError("power_of_two", f"must be True or False (got {power_of_two!r})")
     if not power_of_two:
         return scale
     mantissa, exponent = torch.frexp(scale)

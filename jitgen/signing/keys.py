@@ -33,6 +33,7 @@ PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64
 _MAX_FILE_BYTES = 2**14
 _MARK = b"PRIVATE KEY-----"
+_NO_KEY = "{} is no private key; jitgen trust key makes one"
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -183,10 +184,10 @@ Sign = Callable[[bytes], bytes]
 
 def _read_private(path: Path) -> bytes:
     try:
-        if _MARK not in read_trusted(path, _MAX_FILE_BYTES):  # a secret must be one
-            raise SigningError(f"{path} is no private key; jitgen trust key makes one")
-        return read_trusted(path, _MAX_FILE_BYTES, is_secret=True)
+        data = read_trusted(path, _MAX_FILE_BYTES, is_secret=True)
     except Unsafe as error:
+        if _is_another_file(path):  # a file that all may read needs no chmod
+            raise SigningError(_NO_KEY.format(path)) from None
         raise SigningError(f"the private key {path} is not used: {error}") from None
     except BadDocument as error:
         raise SigningError(f"{path} is no key: {error}") from None
@@ -194,6 +195,16 @@ def _read_private(path: Path) -> bytes:
         raise SigningError(f"there is no private key {path}; jitgen trust key makes one") from None
     except OSError as error:
         raise SigningError(f"the private key {path} cannot be read: {error.strerror}") from error
+    if _MARK not in data:
+        raise SigningError(_NO_KEY.format(path))
+    return data
+
+
+def _is_another_file(path: Path) -> bool:
+    """Return whether a file that others cannot replace holds no private key."""
+    with suppress(OSError, BadDocument):
+        return _MARK not in read_trusted(path, _MAX_FILE_BYTES)
+    return False
 
 
 def unbase64(text: object, what: str) -> bytes:

@@ -98,10 +98,10 @@ def asked(arch: Arch, name: str | None = None) -> Device | None:
 
     Raises:
         ConfigError: As `find`.
+        SettingError: JITGEN_DEVICE is needed, and not the name of a device.
     """
     if name is None:
-        require_device()
-        is_of_it = bool(settings.device) and arch_of(settings.device) is arch
+        is_of_it = require_device() is arch
         return _called(settings.device, target(arch).devices) if is_of_it else None
     known = target(arch).devices
     if found := _called(name, known):
@@ -112,18 +112,19 @@ def asked(arch: Arch, name: str | None = None) -> Device | None:
     )
 
 
-def require_device() -> None:
+def require_device() -> Arch | None:
     """
-    Do nothing where JITGEN_DEVICE is not set, or names a device of any target.
+    Return the target of the device that JITGEN_DEVICE names; None if it is not set.
 
     Raises:
-        SettingError: It names none, or several.
+        SettingError: It names no device, or several.
     """
-    if settings.device:
-        try:
-            arch_of(settings.device)
-        except ConfigError as error:
-            raise SettingError(f"{place('device')} is not allowed: {error}") from None
+    if not settings.device:
+        return None
+    try:
+        return arch_of(settings.device)
+    except ConfigError as error:
+        raise SettingError(f"{place('device')} is not allowed: {error}") from None
 
 
 def arch_of(name: str) -> Arch:

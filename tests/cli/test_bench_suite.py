@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from jitgen.bench.grouped import Step
-from jitgen.bench.grouped_report import Checked, GroupedReport
+from jitgen.bench.grouped_records import Checked
+from jitgen.bench.grouped_report import GroupedReport
 from tests.bench_report import SMALL, measured, report
 from tests.cli.conftest import Jitgen
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Command lines that are wrong in one way each, by somebody who had read the documents alone.
+Command lines with one mistake each. The documents were their only source, not the code.
 
-Each used to be obeyed in part without a word, to fail late, or to be told something else than what
-was wrong with it.
+Each used to have some effect and no error, to fail late, or to end with an error about something
+else.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def test_a_trust_document_stays_as_it_is(
 def test_a_file_that_is_no_key_is_not_to_be_made_secret(
     jitgen: Jitgen, place: Path, words: str
 ) -> None:
-    """`chmod 600` was advised for whatever was named, trust documents that all must read too."""
+    """`chmod 600` was advised for any file, also for a trust document, which all must read."""
     place.chmod(0o700)
     done = jitgen(words.format("mine.toml"))
 
@@ -228,7 +228,7 @@ def test_a_variable_is_told_with_its_mistake(
 def test_a_c_compiler_that_is_not_there_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cache_root: Path
 ) -> None:
-    """Another one linked, without a word."""
+    """Another compiler used to link, and nothing said so."""
     from jitgen.compile.linker import driver
 
     monkeypatch.setenv("CC", "/none/gcc")

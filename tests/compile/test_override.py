@@ -358,9 +358,12 @@ class TestHome:
         from jitgen.remote import tiers
 
         asked: list[str] = []
-        monkeypatch.setattr(tiers, "places", lambda _: asked.append("places") or ())
+        monkeypatch.setattr(tiers, "backends", lambda _: asked.append("backends") or ())
         with jitgen.Session(
-            cache_dir=cache_root, remote="file:///nowhere", service="https://nowhere"
+            cache_dir=cache_root,
+            remote="file:///nowhere",
+            service="https://nowhere",
+            verify="off",
         ):
             assert product(doubled) == (2.0, True)
             assert not asked

@@ -14,7 +14,7 @@ from jitgen.autotune.measure.rotation import rotation
 from jitgen.autotune.measure.workload import Workload
 from jitgen.bench import grouped, peers
 from jitgen.bench.cases import Case
-from jitgen.bench.grouped_report import Section
+from jitgen.bench.grouped_records import Section
 from jitgen.bench.report import OURS
 from jitgen.config import Layout
 from jitgen.targets.legality import target

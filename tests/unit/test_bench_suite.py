@@ -17,9 +17,10 @@ from jitgen.autotune.measure.clock import Batch, Call
 from jitgen.autotune.measure.rotation import rotation
 from jitgen.autotune.measure.times import Times
 from jitgen.autotune.measure.workload import Workload
-from jitgen.bench import REPORTS, cases, gpu, grouped, grouped_report, runner
+from jitgen.bench import REPORTS, cases, gpu, grouped, grouped_targets, runner
 from jitgen.bench.cases import Case
-from jitgen.bench.grouped_report import GroupedReport, Section, geometric_mean
+from jitgen.bench.grouped_records import Section
+from jitgen.bench.grouped_report import GroupedReport, geometric_mean
 from jitgen.bench.peers import Peer
 from jitgen.bench.runner import Ready
 from jitgen.config import Layout
@@ -243,7 +244,7 @@ def test_every_target_has_public_cases() -> None:
         Section.SUSTAINED: cases.load(),
         Section.KNEE: cases.load(cases.KNEE),
     }
-    for target in grouped_report.TARGETS:
+    for target in grouped_targets.TARGETS:
         assert any(target.matches(case) for case in places[target.section]), target.what
 
 

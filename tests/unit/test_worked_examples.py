@@ -47,13 +47,17 @@ EXAMPLES = {
         ("0x3FA00000", (0x3A << 20) + (120 << 23), _float(0x3FA00000) == _e4m3(0x3A) == 1.25),
         ("0x3CC00000", (0x04 << 20) + (121 << 23), _float(0x3CC00000) - 2**-6 == _e4m3(0x04)),
     ],
-    "sm90/fp4_gemm/decode_mxfp4.py.jinja": [
+    "sm90/fp4_gemm/powers.py.jinja": [
         ("0x40000000", 0x00008000 << 15 & 0x7F800000, _float(0x40000000) == 2),
+    ],
+    "sm90/fp4_gemm/pairs.py.jinja": [
+        ("0x00C0", 3 << 6, _float(0x00C0 << 16) == 1.5 * 2.0**-126),
+    ],
+    "sm90/fp4_gemm/decode_mxfp4.py.jinja": [
         ("0x0C", 0x0C & 0x9C, _e4m3(0x0C) == 1.5 * 2**-6),
         ("0x9C", _moved(0x63), _e4m3(0x9C) == -6 * 2**-6),
         ("14", _table(0)[3], _e4m3(0x14) == 1.5 * 2**-5),
         ("1C", _table(1)[3], _e4m3(0x1C) == 1.5 * 2**-4),
-        ("0x00C0", 3 << 6, _float(0x00C0 << 16) == 1.5 * 2.0**-126),
         ("0x40004000", 128 * 0x00800080, _float(0x4000 << 16) == 2),
     ],
     "cpu/shared/atom_values.py.jinja": [

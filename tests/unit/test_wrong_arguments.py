@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Arguments of Python calls that are wrong in one way each, by somebody who had read the documents
-alone: jitgen's own error, before anything is done, with the argument and what it may be.
+Python calls with one wrong argument each. The documents were their only source, not the code.
 
-Each used to be taken, to end in an error of Python or torch, or to be told something else.
+Each raises an error of jitgen before anything is done, which names the argument and what it may be.
+Each used to be accepted, to raise an error of Python or torch, or to raise one about something
+else.
 """
 
 from __future__ import annotations

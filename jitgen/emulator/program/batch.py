@@ -28,8 +28,8 @@ _FEWEST = 4
 
 _VIEWS = {"r": (".view(F4)", ".view(U4)"), "q": ("", "")}
 """
-For each register file how an operand is seen, and how a result is: f32 in registers of 32 bits, and
-two of them, whatever the function makes of their bits, in registers of 64.
+For each register file the views of an operand and of a result. Registers of 32 bits are viewed as
+f32; those of 64 bits are not, because their functions take two f32 from the bits.
 """
 
 _OPERAND = re.compile(r"(r)(\d+)\.view\(F4\)|(q)(\d+)")

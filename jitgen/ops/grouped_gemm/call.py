@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -243,15 +242,17 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
     return _with_prepacked()(args)  # or with a mistake
 
 
-@cache
-def _with_prepacked() -> Callable[[Any], Tensor]:
-    """
-    Return the calls with prepacked weights. They are imported here, because most programs do not
-    use them.
-    """
-    from jitgen.ops.grouped_gemm.prepacked_call import grouped_gemm
+_prepacked: list[Callable[[Any], Tensor]] = []
+"""The calls with prepacked weights, once imported. Dynamo warns of a cached function."""
 
-    return grouped_gemm
+
+def _with_prepacked() -> Callable[[Any], Tensor]:
+    """Return the calls with prepacked weights; most programs do not use them."""
+    if not _prepacked:
+        from jitgen.ops.grouped_gemm.prepacked_call import grouped_gemm
+
+        _prepacked.append(grouped_gemm)
+    return _prepacked[0]
 
 
 CALL = GroupedGemm(grouped_gemm)
