@@ -84,7 +84,7 @@ class Report:
             self.durations |= {test: each.seconds for test, each in self.night.items()}
             self.night = {}
         elif record.outcome == "gone":
-            del self.night[record.test]
+            self.night.pop(record.test, None)  # another process may have said so, too
         else:
             self.night[record.test] = record
 
