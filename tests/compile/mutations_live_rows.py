@@ -32,8 +32,8 @@ LIVE_ROWS = (
     ),
     _written(
         "fewer rows are loaded than multiplied",
-        "state = load_live(schedule, width * 2,",
-        "state = load_rows(schedule, width,",
+        "state = load_live(schedule, width * 2, loads, state, a, b, scales, work)",
+        "state = load_rows(schedule, width, loads, state, a, b, work)",
         "uninitialised",
         "wgmma.mma_async",
     ),

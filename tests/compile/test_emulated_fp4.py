@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import combinations, product
 
 import pytest
 
@@ -15,6 +16,7 @@ from jitgen.config import Config, Layout
 from jitgen.ops.grouped_gemm.cases import Sizes
 from jitgen.verify import verify
 from tests import needs
+from tests.covering import covering
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
@@ -55,12 +57,15 @@ OFTEN = (
 )
 """For every push."""
 
+PAIRS = covering([*product(PROBLEMS, KINDS, Layout)], lambda each: combinations(each, 2))
+"""At night: every kind has every problem and every layout, and every layout has every problem."""
+
 
 @pytest.mark.parametrize(
     ("problem", "kind", "layout"),
     [
         pytest.param(*each, id="-".join(each), marks=() if each in OFTEN else pytest.mark.nightly)
-        for each in ((p, k, layout) for p in PROBLEMS for k in KINDS for layout in Layout)
+        for each in dict.fromkeys([*OFTEN, *PAIRS])
     ],
 )
 def test_right(problem: str, kind: str, layout: Layout) -> None:

@@ -55,7 +55,7 @@ class TestAPlan:
         """Each launch of the chain has some; of e4m3 rows prefill unpacks prepacked weights."""
         case = make(form)
         configs = jitgen.MoELayer(case.config, case.weights).configs("sm_90a")
-        unpacks = {"unpack_weights"} if form == "exact1_row" else set()
+        unpacks = {"unpack_weights"} if form in ("exact1_row", "nvfp4_exact1_row") else set()
 
         assert {config.op for config in configs} == OPERATIONS | unpacks
 

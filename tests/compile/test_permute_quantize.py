@@ -235,7 +235,7 @@ def test_warm_calls_validate_nothing(granularity: str, monkeypatch: pytest.Monke
         ({"inverse": torch.zeros(6, 3, dtype=torch.int32)}, "inverse: must have shape"),
         ({"format": "block64"}, "must be one of block128, row, tensor, none, mxfp8"),
         ({"q_dtype": torch.bfloat16}, "q_dtype: must be float8_e4m3fn for block128"),
-        ({"global_scale": torch.ones(1)}, "global_scale: is found by the kernel"),
+        ({"global_scale": torch.ones(1)}, "global_scale: belongs to tensor and nvfp4"),
         ({"format": "tensor"}, "global_scale: is required"),
         ({"format": "none", "power_of_two": True}, "power_of_two: is for"),
         ({"rounding": "floor"}, "rounding: is for mxfp8 and mxfp4"),

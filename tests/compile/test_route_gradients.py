@@ -74,7 +74,7 @@ def test_beside_autograd_of_the_reference(kind: str, scoring: str) -> None:
     (found,) = torch.autograd.grad((routing.topk_weights * dw).sum(), leaf)
     assert torch.equal(routing.topk_ids, expected.topk_ids)
     assert found.dtype is torch.float32
-    assert (found - wanted).abs().max() < 2e-5 * wanted.abs().max()
+    assert (found - wanted).abs().max() < 5e-5 * wanted.abs().max()
 
 
 @every_kind

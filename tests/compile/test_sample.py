@@ -26,7 +26,7 @@ from tests.covering import covering, pairs_and_numbers, structure_and_switches
 from tests.strategies import legal_sweep
 from tests.targets import EACH, OWN
 
-NUM_SAMPLES = {**dict.fromkeys(Arch, 128), Arch.CPU: 192}  # which has the most types
+NUM_SAMPLES = {**dict.fromkeys(Arch, 128), Arch.CPU: 320}  # which has the most types
 
 OF_A_PUSH = Arch("sm_120a")
 """

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
@@ -17,6 +18,7 @@ from jitgen.targets.base import kinds_of
 from jitgen.targets.legality import check, rules
 from jitgen.targets.silu_space import USUAL
 from tests import needs
+from tests.covering import covering
 
 pytestmark = [needs.compiler, needs.linker]
 
@@ -28,6 +30,11 @@ SHARES = [
 """Threads and CTAs of an SM, from the fewest registers of a thread, 40, to the most."""
 
 KIND = ("layout", "scale_granularity", "activation", "interleaved", "power_of_two", "per_group")
+KINDS = [
+    kind
+    for kind in kinds_of(USUAL)
+    if kind.scale_granularity.has_own_scales or not kind.power_of_two
+]
 EXTREMES = [
     "masked_block128_swiglu_oai_interleaved_pow2_c6",
     "contiguous_none_swiglu_t256_c2",
@@ -36,6 +43,11 @@ EXTREMES = [
     "masked_row_swiglu_bias_interleaved_pergroup_r2_c5",
 ]
 """Where the rules leave nothing over, of the kinds that take most."""
+
+
+def triples(kind: SiluMulQuantizeConfig) -> Iterator[object]:
+    """Yield the values of each three fields."""
+    yield from combinations([(name, getattr(kind, name)) for name in KIND], 3)
 
 
 def tightest(kind: SiluMulQuantizeConfig) -> Iterator[SiluMulQuantizeConfig]:
@@ -92,16 +104,9 @@ def test_spills_are_told_by_line() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "kind",
-    [
-        kind
-        for kind in kinds_of(USUAL)
-        if kind.scale_granularity.has_own_scales or not kind.power_of_two
-    ],
-)
-def test_every_kind(kind: SiluMulQuantizeConfig) -> None:
-    """The tightest of every tile, and whatever may be chosen."""
+@pytest.mark.parametrize("kind", covering(KINDS, triples))
+def test_kinds_of_every_three_fields(kind: SiluMulQuantizeConfig) -> None:
+    """The tightest of every tile, and all that may be chosen."""
     problem = SiluMulQuantizeProblem(
         groups=1, m=8, n=2048, **{name: getattr(kind, name) for name in KIND}
     )

@@ -81,16 +81,17 @@ def _others(value: Any) -> Iterator[Any]:
 
 def constants() -> Iterator[Any]:
     """
-    Yield each constant with other values, and the kernels to look at: all of them at night, those
-    that are near and the first value on every push.
+    Yield each constant with other values, and the kernels to look at: on every push those that are
+    near, with the first value; at night those with every value, and all kernels with the first.
     """
     for module in MODULES:
         for name, value in vars(importlib.import_module(module)).items():
             if name.isupper() and not name.startswith("__"):
                 for number, other in enumerate(_others(value)):
+                    marks = pytest.mark.nightly if number else ()
+                    yield pytest.param(module, name, other, near(module), marks=marks)
                     if number == 0:
-                        yield pytest.param(module, name, other, near(module))
-                    yield pytest.param(module, name, other, KERNELS, marks=pytest.mark.nightly)
+                        yield pytest.param(module, name, other, KERNELS, marks=pytest.mark.nightly)
 
 
 def forget() -> None:

@@ -154,7 +154,7 @@ def k_tile_cycles(config: GroupedGemmConfig, paper: Paper) -> float:
 
 def instructions(config: GroupedGemmConfig) -> float:
     """
-    Return the instructions of a warp for a tile of K, within a fifth of the count in SASS.
+    Return the instructions of a warp for a tile of K, within a sixth of the count in SASS.
 
     For each step along K: matrix instructions, one for 8 rows x 16 columns, and what is loaded and
     unpacked for its rows and columns. Besides, scales, the pipeline, and the loop.
@@ -167,8 +167,8 @@ def instructions(config: GroupedGemmConfig) -> float:
         return 25 + tile.k / 32 * (products + 1.5 * parts_n + 1.5 * parts_m) + 6 * products
     if types.a_dtype is types.b_dtype:
         steps = tile.k * types.a_dtype.bits / 256  # 32 bytes of each row
-        scales = 1.5 if types.scale_granularity is ScaleGranularity.NV16 else 0.0  # twice as many
-        return 33 + steps * (1.8 * products + 3 * parts_n + parts_m + scales)
+        scales = 3.6 if types.scale_granularity is ScaleGranularity.NV16 else 0.0  # twice as many
+        return 25 + steps * (1.75 * products + 3.4 * parts_n + 0.4 * parts_m + scales)
     if is_unscaled(config):  # two instructions for 32 of K, whose weights are looked up and scaled
         return 33 + tile.k / 32 * (2.2 * products + 2 * parts_m + 55 * parts_n)
     return 33 + tile.k / 32 * (1.9 * products + 9.4 * parts_n + 3.3 * parts_m)
