@@ -3,7 +3,8 @@
 What is prewarmed for a target, and what its devices choose: nothing else, and nothing less.
 
 Every problem of a plan is asked, at the edges of its buckets, beside them and in their middle, on
-every device that the target knows, at hand or named by JITGEN_DEVICE: as many frozen processes.
+every device that the target knows, at hand, and on the last one named by JITGEN_DEVICE, too: as
+many frozen processes.
 """
 
 from __future__ import annotations
@@ -105,14 +106,16 @@ def wanted(plan: Plan, arch: Arch) -> frozenset[Config]:
 
 
 def every_device(plan: Plan, arch: Arch, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return what came of a frozen run on each device, at hand and named."""
+    """Return what came of a frozen run on each device at hand, and on the last one by its name."""
     run = Run(wanted(plan, arch))
-    for device in target(arch).devices if arch.is_gpu else ():
+    devices = target(arch).devices if arch.is_gpu else ()
+    for device in devices:
         with monkeypatch.context() as there:
             at_hand(there, device.name)
             assert wanted(plan, arch) == run.prewarmed, "whatever GPU is at hand"
             run.serve(plan, arch, device.name)
         forget()
+    for device in devices[-1:]:
         with settings.scope(device=device.name):
             run.serve(plan, arch, f"JITGEN_DEVICE={device.name}")
     run.serve(plan, arch, "no GPU")
