@@ -94,7 +94,7 @@ def test_every_class(name: str, dtype: torch.dtype) -> None:
     mine = errors(step(module, integration.IMPLEMENTATION, given), expected)
 
     # This class computes in float32 what it gets in float64: eager's own error is 0 there.
-    slack = 2e-7 if name == "OpenAIPrivacyFilterExperts" else 1e-7
+    slack = 3e-7 if name == "OpenAIPrivacyFilterExperts" else 1e-7
     for found, *others in zip(mine, *of.values(), strict=True):
         assert found <= 1.5 * max(others) + slack
     with torch.no_grad():

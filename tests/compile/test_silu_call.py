@@ -187,7 +187,7 @@ def test_what_the_entry_refuses_is_told(
         ({"activation": "swiglu_oai"}, "limit: is required for swiglu_oai"),
         ({"swiglu_limit": 7.0}, "swiglu_limit: belongs to swiglu_oai"),
         ({"activation": "swiglu_oai", "swiglu_limit": 7.0, "swiglu_alpha": float("nan")}, "finite"),
-        ({"global_scale": torch.ones(1)}, "global_scale: is found by the kernel"),
+        ({"global_scale": torch.ones(1)}, "global_scale: belongs to tensor:"),
         ({"format": "tensor"}, "global_scale: is required"),
         ({"format": "none", "power_of_two": True}, "power_of_two: is for"),
         ({"interleaved": "yes"}, "interleaved: must be True or False"),

@@ -268,6 +268,21 @@ def elements(raw: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
     return decode(np.ascontiguousarray(raw).view(FORMATS[name].dtype), name)
 
 
+def product(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """
+    Return ``a @ b.T``, each sum rounded to float32 once: [..., rows, columns].
+
+    A matrix product in float32 adds in an order that depends on the shape. So an element of a wide
+    tile would have other bits than the same element of a narrow tile.
+
+    Args:
+        a: [..., rows, K].
+        b: [..., columns, K].
+    """
+    wide = a.astype(np.float64) @ np.swapaxes(b, -1, -2).astype(np.float64)
+    return wide.astype(np.float32)
+
+
 _MEMORY_TYPES: dict[str, DType] = {
     "f32": np.float32,
     "f16": np.float16,

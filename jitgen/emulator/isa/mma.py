@@ -198,7 +198,7 @@ def multiply(
             left, right, of_rows, _factors(f, at, form, scales[3:], _LANES_B)
         )
     else:
-        product = left @ right.transpose(0, 2, 1)
+        product = numbers.product(left, right)
     sums = fragments.accumulators_of(product.reshape(-1, fragments.COLUMNS))
     return _add(form, sums, _registers(f, c))
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import Numbers
-from jitgen.emulator.formats import instruction_descriptor, matrix_elements, scales
+from jitgen.emulator.formats import instruction_descriptor, matrix_elements, numbers, scales
 from jitgen.emulator.formats.instruction_descriptor import KINDS
 from jitgen.emulator.isa import padding
 from jitgen.emulator.isa.tcgen05_group import group_of
@@ -93,7 +93,7 @@ class Product:
         """Multiply the rows of one CTA with all columns."""
         job, lanes = self.job, self._lanes_of_a(share)
         if share.scale_a is None or share.scale_b is None:
-            products = [rows @ columns.T for rows, columns in self._halves(lanes, b)]
+            products = [numbers.product(*halves) for halves in self._halves(lanes, b)]
         else:
             of_rows = self._scales(share.cta, share.scale_a, job.shape.scale_a_id)
             of_columns = self._scales(share.cta, share.scale_b, job.shape.scale_b_id)

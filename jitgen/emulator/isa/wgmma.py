@@ -230,7 +230,7 @@ def _issue(part: _Part, left: Callable[[], Matrix]) -> None:
 def _multiply(part: _Part, left: Callable[[], Matrix], values: list[Numbers]) -> None:
     """Do the arithmetic; `values` are the accumulators [rows, columns] of each member."""
     right = _take(part, part.b.where, part.product.b_type)
-    product = left() @ right.T
+    product = numbers.product(left(), right)
     start = 0
     for matrix in values:
         stop = start + len(matrix)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Self
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
 from jitgen.config.operation import Excuse
-from jitgen.config.prepacked import K_MULTIPLE
+from jitgen.config.prepacked import K_MULTIPLE, PrepackedFormat
 from jitgen.formats import find_format
 from jitgen.formats.atoms import ROWS as ROWS_OF_ATOM
 from jitgen.ops.edges import each_once
@@ -129,7 +129,7 @@ class Sizes(AnySizes):
         if config.schedule.early_b:
             more.append(cls(rows=(3, 0), n=tile.n, k=tile.k + vector, num_sms=2))
         elif split_k > 1:
-            more.append(replace(deep, n=2 * tile.n, k=vector))
+            more.append(replace(deep, n=2 * tile.n, k=_shortest(types, vector)))
         if not types.b_layout.is_prepacked and find_format(types.scale_granularity).has_atoms:
             of_a = types.a_scale_granularity is not ScaleGranularity.NONE
             if of_a and height < ROWS_OF_ATOM:
@@ -154,6 +154,7 @@ class Sizes(AnySizes):
         stages = getattr(derived, "num_ab_stage", 1) * split_k
         chunk = getattr(derived, "scale_chunk", 0) * split_k
         tail, vector = _steps(config, arch)
+        short = _shortest(config.operands, vector)
         height, width = tile.m * cluster.m, tile.n * cluster.n
         narrow = [each for each in (width - tail, width // 2 + tail) if each > 0]
         blocks = sorted({1, 2, stages - 1, stages, stages + 1, chunk} - {0})
@@ -162,17 +163,17 @@ class Sizes(AnySizes):
         few = each_once(
             [(height,), (height - 1, 1), (0, height + 1, 0), *others],
             list(dict.fromkeys([tail, broad, width, width + tail, *narrow])),
-            [vector, *(count * tile.k for count in blocks)],
+            [short, *(count * tile.k for count in blocks)],
         )
         many = [
-            ((*[0] * (WARP - 1), 1), tail, vector),
-            ((1, *[0] * (WARP - 2), 1), tail, vector),
+            ((*[0] * (WARP - 1), 1), tail, short),
+            ((1, *[0] * (WARP - 2), 1), tail, short),
             ((1,) * (WARP + 1), tail, tile.k),
-            (((config.schedule.raster + 1) * height - 1, 1), width + tail, vector),
+            (((config.schedule.raster + 1) * height - 1, 1), width + tail, short),
         ]
         if config.layout is not Layout.CONTIGUOUS:  # an entry is two groups then
             spread = (height + 1, 1, 0, 1, *[0] * (_ENTRIES - 5), 2, 1)
-            many.append((spread, tail, vector))
+            many.append((spread, tail, short))
         sms = _NUM_CLUSTERS * cluster.size * split_k
         return tuple(cls(rows=rows, n=n, k=k, num_sms=sms) for rows, n, k in (*few, *many))
 
@@ -194,6 +195,15 @@ def _steps(config: GroupedGemmConfig, arch: Arch) -> tuple[int, int]:
         return PREPACKED_N, max(vector, K_MULTIPLE)
     across = types.b_dtype.bits if types.b_layout is BLayout.N_MAJOR else VECTOR_BITS
     return VECTOR_BITS // min(types.out_dtype.bits, across), vector
+
+
+def _shortest(types: Operands, vector: int) -> int:
+    """
+    Return the shortest K: as many values as share a scale where weights are prepacked, because with
+    fewer of them one scale a row does not say how many share it.
+    """
+    form = PrepackedFormat.of(types.b_dtype, types.scale_granularity)
+    return max(vector, form.facts.values if form and types.b_layout.is_prepacked else 0)
 
 
 def unreachable(config: GroupedGemmConfig) -> tuple[Excuse, ...]:
