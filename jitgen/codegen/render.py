@@ -17,7 +17,8 @@ from jitgen.config import Arch, Config
 from jitgen.errors import RenderError, ToolchainError
 from jitgen.events import Event, EventKind, events
 from jitgen.support.frozen import frozen
-from jitgen.templates import ROOT, roots
+from jitgen.targets.protocol import Template
+from jitgen.templates import ROOT, files, roots
 
 try:
     import jinja2
@@ -108,6 +109,15 @@ def environment(root: Path) -> jinja2.Environment:
     statements, so that a template parses as Python unrendered.
     """
     return configured(jinja2.Environment, Loader(roots(root)))
+
+
+def read_templates(template: Template) -> None:
+    """
+    Parse every file that a template refers to, so that rendering in this process and in its forks
+    need not.
+    """
+    for name in files(template):
+        environment(template.root).get_template(name)
 
 
 _Environment = TypeVar("_Environment", bound=jinja2.Environment)

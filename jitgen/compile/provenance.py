@@ -47,12 +47,12 @@ def builder(memory: Memory) -> dict[str, str]:
     Raises:
         OSError: One of their files cannot be read now.
     """
-    parts = {"compiler": _compiler_files(), "linker": _linker_files(driver())}
+    parts = {"compiler": compiler_files(), "linker": _linker_files(driver())}
     return {name: _digest(files, memory) for name, files in parts.items()}
 
 
 @cache
-def _compiler_files() -> tuple[Path, ...]:
+def compiler_files() -> tuple[Path, ...]:
     """
     Return the native and the Python code of the compiler, and of tvm-ffi, which makes its calls.
 

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
@@ -284,9 +284,10 @@ def resolve(function: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def preload(modules: list[str], without: list[str]) -> None:
+def preload(modules: list[str], without: list[str], tasks: Sequence[Any] = ()) -> None:
     """
-    Import `modules` before anything is forked, with the modules `without` made unimportable.
+    Import `modules` before anything is forked, with the modules `without` made unimportable. A
+    function among them, ``pkg.mod:name``, is called with `tasks`.
 
     A module that cannot be imported is left to the tasks that need it: they fail with the reason.
     """
@@ -295,7 +296,10 @@ def preload(modules: list[str], without: list[str]) -> None:
         sys.modules[name] = None  # type: ignore[assignment]  # import finds it missing
     for name in modules:
         try:
-            importlib.import_module(name)
+            if ":" in name:
+                resolve(name)(tasks)
+            else:
+                importlib.import_module(name)
         except Exception:  # importing early is only for speed, and modules fail in many ways
             traceback.print_exc()
     gc.freeze()  # children need not look at what is already here, and so share its memory
@@ -312,6 +316,7 @@ def main(descriptor: str) -> None:
     if not line:
         return
     request = json.loads(line)
-    preload([*request["preload"], request["function"].partition(":")[0]], request["without"])
+    modules = [*request["preload"], request["function"].partition(":")[0]]
+    preload(modules, request["without"], request["tasks"])
     Server(client, request).serve()
     os._exit(0)  # taking down an interpreter with the compiler in it takes a while

@@ -166,7 +166,8 @@ def run(
         jobs: How many tasks run at a time, at least 1; see `jitgen.compile.capacity`.
         timeout_s: Seconds after which a task, and every process that it started, is killed.
         stop: Ends the run from another thread; tasks that it ends have no outcome.
-        preload: Modules that are imported once, before the first task.
+        preload: Modules that are imported once, before the first task, and functions,
+            ``pkg.mod:name``, that are then called once with all tasks. They must start no thread.
         without: Modules that tasks cannot import.
 
     Yields:

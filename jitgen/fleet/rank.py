@@ -21,7 +21,7 @@ from jitgen.config import Config
 from jitgen.errors import JitgenError
 from jitgen.fleet.coordination import BEAT_S, CoordinationError, CoordinationStore, KernelRecord
 from jitgen.fleet.report import WarmUpRow, WarmUpState
-from jitgen.plans.task import TASK, compile_task
+from jitgen.plans.task import PRELOAD, TASK, compile_task
 from jitgen.remote import wire
 from jitgen.runtime.spec import KernelSpec
 from jitgen.runtime.tiers import Tiers, readable
@@ -230,7 +230,11 @@ class Rank:
         keys = list(claimed)
         tasks = [self._task(self._specs[key]) for key in keys]
         outcomes = workers.run(
-            TASK, tasks, jobs=self._rank_info.jobs, timeout_s=settings.compile_timeout
+            TASK,
+            tasks,
+            jobs=self._rank_info.jobs,
+            timeout_s=settings.compile_timeout,
+            preload=(*workers.PRELOAD, *PRELOAD),
         )
         try:
             for outcome in outcomes:

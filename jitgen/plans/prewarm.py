@@ -22,7 +22,7 @@ from jitgen.plans.plan import Plan
 from jitgen.plans.plan import configs as plan_configs
 from jitgen.plans.plan import load as load_plan
 from jitgen.plans.shard import Shard
-from jitgen.plans.task import TASK, compile_task
+from jitgen.plans.task import PRELOAD, TASK, compile_task
 from jitgen.runtime import coverage
 from jitgen.runtime.coverage import Coverage
 from jitgen.runtime.session import current
@@ -361,7 +361,8 @@ def _compile(
         return
     tasks = [compile_task(store, spec.config, spec.arch, spec.text) for _, spec in missing]
     waiting = dict(enumerate(missing))
-    run = workers.run(TASK, tasks, jobs=jobs, timeout_s=timeout_s)
+    preload = (*workers.PRELOAD, *PRELOAD)
+    run = workers.run(TASK, tasks, jobs=jobs, timeout_s=timeout_s, preload=preload)
     try:
         for outcome in run:
             yield _done(*waiting.pop(outcome.index), outcome, store)

@@ -3,21 +3,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jitgen.cache import Store
+from jitgen.codegen.parameters import template_of
 from jitgen.compile.compile import Where
 from jitgen.config import Arch, Config
+from jitgen.config.plugins import OPERATIONS, TARGETS
 from jitgen.errors import JitgenError
-from jitgen.runtime.spec import spec_of
+from jitgen.runtime.spec import key, spec_of
 from jitgen.runtime.tiers import Tiers, build
 from jitgen.settings import settings
 from jitgen.support.failing import is_certain
 
+if TYPE_CHECKING:
+    from jitgen.targets.protocol import Template
+
 TASK = "jitgen.plans.task:build_task"
 """The function that `jitgen.compile.workers.run` calls."""
+
+PRELOAD = (
+    "filelock",
+    "jitgen.cache.builders",
+    "jitgen.cache.index",
+    "jitgen.cache.prune",
+    "jitgen.cache.publishing",
+    "jitgen.plans.task:prepare",
+)
+"""What it imports and calls in advance for these tasks, after what every compile needs."""
 
 
 _PATHS = ("trust", "token_file")
@@ -51,6 +67,27 @@ def compile_task(store: Store, config: Config, arch: Arch, text: str = "") -> di
             **{name: str(path) for name in _PATHS if (path := getattr(settings, name))},
         },
     }
+
+
+def prepare(tasks: Sequence[dict[str, Any]]) -> None:
+    """
+    Do once, before processes are forked, what each would do on its own: list the compiler's files,
+    load targets, parse templates. Kernels of plug-ins are left out, because their code may not suit
+    the process that is forked.
+    """
+    from jitgen.codegen.render import read_templates
+    from jitgen.compile.provenance import compiler_files
+
+    compiler_files()
+    operations, targets = OPERATIONS.built_in(), TARGETS.built_in()
+    done: set[Template] = set()
+    for task in tasks:
+        if task["config"]["op"] in operations and task["arch"] in targets and not task.get("text"):
+            config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
+            if (template := template_of(config, arch)) not in done:
+                done.add(template)
+                read_templates(template)
+                key(config, arch)
 
 
 def build_task(task: dict[str, Any]) -> dict[str, Any]:

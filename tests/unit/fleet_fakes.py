@@ -99,7 +99,13 @@ class Compiles:
         self._lock = threading.Lock()
 
     def run(
-        self, function: str, tasks: Sequence[Any], *, jobs: int, timeout_s: float
+        self,
+        function: str,
+        tasks: Sequence[Any],
+        *,
+        jobs: int,
+        timeout_s: float,
+        preload: object = (),
     ) -> Iterator[Outcome]:
         for index, task in enumerate(tasks):
             spec = spec_of(Config.from_json(task["config"]), Arch.parse(task["arch"]))

@@ -99,7 +99,7 @@ PLACES = {
     "compile/toolchain.py cpu_level": (CERTAIN, "/proc/cpuinfo is not there"),
     "compile/toolchain.py _flavour": (CERTAIN, "there is no driver"),
     "compile/toolchain.py versions": (CERTAIN, "raises where nothing is installed"),
-    "compile/provenance.py _compiler_files": (CERTAIN, "a module that has no place"),
+    "compile/provenance.py compiler_files": (CERTAIN, "a module that has no place"),
     "compile/provenance.py _linker_files": (CERTAIN, "a driver that does not say its linker"),
     "config/plugins.py _load": (NONE, "raises"),
     "runtime/syntax.py mistake": (CERTAIN, "a text that is no Python; ResourceError is not cached"),

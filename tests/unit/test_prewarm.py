@@ -31,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     requests: list[dict[str, Any]] = []
 
     def run(
-        function: str, tasks: Sequence[Any], *, jobs: int, timeout_s: float
+        function: str, tasks: Sequence[Any], *, jobs: int, timeout_s: float, preload: object
     ) -> Iterator[Outcome]:
         requests.append({"function": function, "jobs": jobs, "timeout_s": timeout_s})
         # As processes do, the last one ends first.

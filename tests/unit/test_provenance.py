@@ -149,7 +149,7 @@ class TestDigest:
 
     def test_the_parts(self, files: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
         """Compiler and linker are told apart, and the same memory serves both."""
-        monkeypatch.setattr(provenance, "_compiler_files", lambda: files)
+        monkeypatch.setattr(provenance, "compiler_files", lambda: files)
         monkeypatch.setattr(provenance, "_linker_files", lambda _: files[:1])
         memory = Known()
         found = provenance.builder(memory)

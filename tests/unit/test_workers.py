@@ -19,6 +19,14 @@ from jitgen.compile.workers import Outcome, OutcomeKind
 TASKS = '''
 import os, signal, subprocess, sys, time
 
+notes = []
+
+def note(tasks):
+    notes.append([*tasks])
+
+def noted(task):
+    return notes
+
 def double(task):
     return task * 2
 
@@ -183,6 +191,20 @@ class TestRun:
         assert result("is_loaded", "wave") is True
         assert result("can_import", "colorsys") is False
         assert result("is_loaded", "jitgen.compile.workers") is False
+
+    def test_a_function_is_called_once_with_all_tasks_before_the_first(self) -> None:
+        run = workers.run(
+            "worker_tasks:noted", [3, 4], jobs=2, timeout_s=30, preload=("worker_tasks:note",)
+        )
+
+        assert [outcome.result for outcome in run] == [[[3, 4]], [[3, 4]]]
+
+    def test_a_function_that_fails_in_advance_costs_no_task(self) -> None:
+        run = workers.run(
+            "worker_tasks:double", [3], jobs=1, timeout_s=30, preload=("worker_tasks:fail",)
+        )
+
+        assert [outcome.result for outcome in run] == [6]
 
     def test_forks_from_a_single_thread(self) -> None:
         (outcome,) = call("num_threads", None)
