@@ -66,8 +66,13 @@ def parts_of(plain: str, place: int) -> tuple[tuple[int, int], ...]:
     return tuple(part for part in parts if plain[slice(*part)].strip())
 
 
-def functions_in(text: str, plain: str, kept: frozenset[str]) -> Iterator[Function]:
-    """Yield the functions at the top level of `text`; `plain` has no strings and comments."""
+@lru_cache(maxsize=1)  # as above
+def functions_in(text: str, plain: str, kept: frozenset[str]) -> tuple[Function, ...]:
+    """Return the functions at the top level of `text`; `plain` has no strings and comments."""
+    return tuple(_functions_in(text, plain, kept))
+
+
+def _functions_in(text: str, plain: str, kept: frozenset[str]) -> Iterator[Function]:
     for match in _FUNCTION.finditer(plain):
         close = bracket_end(plain, match.start(2))
         end = NEXT_TOP.search(plain, close)

@@ -247,7 +247,7 @@ def _without_parameters(text: str, plain: str, kept: frozenset[str]) -> tuple[st
 def _without_notes(text: str, plain: str) -> str:
     """Return `text` without notes on unused parameters where all that are left are used."""
     names = uses_of(plain)
-    for function in reversed([*functions_in(text, plain, frozenset())]):
+    for function in reversed(functions_in(text, plain, frozenset())):
         close = function.body[0]
         end = text.index("\n", close)
         note = text.find(_UNUSED, close, end)
