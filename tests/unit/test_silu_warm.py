@@ -13,6 +13,7 @@ from jitgen.config import Arch, Config
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import CaptureMiss, KernelMiss
 from jitgen.ops.launch import Family
+from jitgen.ops.silu_mul_quantize import dispatch
 from jitgen.ops.silu_mul_quantize.call import CALL
 from jitgen.ops.silu_mul_quantize.dispatch import Launch, SiluMulQuantize
 from jitgen.ops.silu_mul_quantize.validate import Arguments
@@ -86,6 +87,16 @@ def falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
 def capture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+
+
+def test_a_warm_call_makes_no_sizes_of_its_rows_anew(stand: Stand) -> None:
+    stand.disk.append(CHOSEN)
+    dispatch._rows.cache_clear()
+    for rows in (20, 20, 19, 20):
+        stand.call(rows)
+
+    found = dispatch._rows.cache_info()
+    assert (found.misses, found.hits) == (2, 2)
 
 
 @pytest.mark.usefixtures("falls_back")
