@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from jitgen.emulator.artifact import Artifact
     from jitgen.emulator.devices import DeviceCall, OnDevices, emulate_devices
     from jitgen.emulator.document import read_document
+    from jitgen.emulator.host.launch import dynamic_shared_bytes
     from jitgen.emulator.host.native import Host, is_from_host_part
     from jitgen.emulator.host.runtime import compile_stub, stub_library
     from jitgen.emulator.host.tensors import ELEMENTS
     from jitgen.emulator.host.windows import Window
-    from jitgen.emulator.launched import dynamic_shared_bytes
     from jitgen.emulator.machine.limits import target_of
     from jitgen.emulator.machine.machine import NUM_SMS, Launch
     from jitgen.emulator.modes import Mode, parse_modes
@@ -90,7 +90,7 @@ _HOME = {
     "Run": "report",
     "Window": "host.windows",
     "compile_stub": "host.runtime",
-    "dynamic_shared_bytes": "launched",
+    "dynamic_shared_bytes": "host.launch",
     "emulate": "api",
     "emulate_devices": "devices",
     "emulate_ptx": "api",

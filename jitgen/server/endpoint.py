@@ -18,7 +18,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jitgen.server.connection_slots import VITAL, Slot
-from jitgen.server.headers import headers_of
 from jitgen.server.log import parent_of, trace_of
 from jitgen.server.request import HTTPError, Request
 from jitgen.server.routes import ROUTES, Route
@@ -26,11 +25,16 @@ from jitgen.server.tokens import Token
 from jitgen.support.boundary import describe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from prometheus_client import Counter
 
     from jitgen.server.service import Service
 
 _NO_TOKEN = Token(name="none", scopes=())
+_SINGLE = (b"authorization", b"host")
+"""Headers that may occur only once: with two, a proxy and the service might each use another."""
+
 _FULL = "all connections of the service, or of your address, have a request under way"
 
 
@@ -225,3 +229,39 @@ async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
         error = HTTPError(404, "E_PATH", "nothing is here; see /v1/openapi.json")
         await error.response()(scope, receive, send)
+
+
+def headers_of(lines: Sequence[tuple[bytes, bytes]], version: str = "1.1") -> dict[bytes, bytes]:
+    """
+    Return headers by their name in lower case, each name once.
+
+    HTTP allows a list to be sent as several lines of one name, which mean the same as one line with
+    commas (RFC 9110, 5.3). Trailers after a body are dropped where the connection is read
+    (`jitgen.server.http_limits`).
+
+    Args:
+        lines: Names in lower case and values, as the server read them.
+        version: The HTTP version. From 1.1 on a request must have a Host (RFC 9112, 3.2).
+
+    Raises:
+        HTTPError: A header that must be unique occurs twice, or there is no ``Host``.
+    """
+    headers = dict(lines)
+    if len(headers) != len(lines):
+        headers = _merged(lines)
+    if b"host" not in headers and version != "1.0":
+        raise _malformed("the request has no Host header")
+    return headers
+
+
+def _merged(lines: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    headers: dict[bytes, bytes] = {}
+    for name, value in lines:
+        if name in headers and name in _SINGLE:
+            raise _malformed(f"the request has two {name.decode('ascii').title()} headers")
+        headers[name] = headers[name] + b", " + value if name in headers else value
+    return headers
+
+
+def _malformed(reason: str) -> HTTPError:
+    return HTTPError(400, "E_HEADERS", reason, {"Connection": "close"})

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from jitgen.server.headers import headers_of
+from jitgen.server.endpoint import headers_of
 from jitgen.server.request import HTTPError
 from tests.service.running import Running
 

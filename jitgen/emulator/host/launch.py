@@ -11,13 +11,14 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from jitgen.emulator.formats.tensor_map import ELEMENT_TYPES, MAX_RANK, TensorMap, encode
 from jitgen.emulator.host.native import STANDALONE, Function, Host, Library, call
 from jitgen.emulator.host.runtime import stub
 from jitgen.emulator.host.symbols import with_stub
-from jitgen.emulator.host.tensor_maps import encode_request
 from jitgen.emulator.host.tensors import on_gpu
 from jitgen.emulator.machine import limits
 from jitgen.emulator.machine.machine import Launch
@@ -215,3 +216,124 @@ def _launch(config: int, values: int, sizes: Sequence[int], of_kernel: int) -> L
         is_nonportable=consents[_NONPORTABLE] > 0,
         most_shared_bytes=None if most_shared < 0 else most_shared,
     )
+
+
+def dynamic_shared_bytes(
+    library: bytes, symbol: str, arguments: Sequence[object], *, arch: str, num_sms: int, host: Host
+) -> int:
+    """
+    Return the most bytes of dynamic shared memory of a CTA in the launches of one call.
+
+    Args:
+        library: The shared library of the artifact. It must be trusted: its code runs.
+        symbol: The function.
+        arguments: Its arguments; tensors in host memory pass for tensors of the device.
+        arch: Target of the GPU that it finds.
+        num_sms: SMs of that GPU.
+        host: The machine that this runs on.
+
+    Raises:
+        EmulationError: The library cannot be loaded.
+        UnsupportedPtx: Its host part requests properties of the device that are unknown.
+        ToolchainError: There is no C compiler to make the stub runtime.
+    """
+    device = Device(arch=arch, num_sms=num_sms)
+    params = _AnyKernel(tuple)  # what kernels are given does not matter
+    found = launches(library, symbol, arguments, device=device, params=params, host=host)
+    return max((launch.shared_bytes for _, launch in found), default=0)
+
+
+class _AnyKernel(defaultdict[str, tuple[int, ...]]):
+    """Sizes of the parameters of kernels, of which all are known and none is read."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+_TYPES = (
+    "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32",
+    "tf32.ftz", "b4x16", "b4x16_p64", "b6x16_p32",
+)  # fmt: skip
+"""Names of element types in the order of `CUtensorMapDataType`."""
+
+_ELEMENTS = {element.name: element for element in ELEMENT_TYPES}
+_MAP_ALIGNMENT = 64
+_LAST_SWIZZLE = 3
+_MOST_ELEMENTS, _MOST_STRIDE, _MOST_BOX, _MOST_STEP = 2**32, 2**40, 256, 8
+
+
+class _Request(ctypes.Structure):
+    _fields_ = (
+        ("map", ctypes.c_void_p),
+        ("address", ctypes.c_void_p),
+        ("sizes", ctypes.POINTER(ctypes.c_uint64)),
+        ("strides", ctypes.POINTER(ctypes.c_uint64)),
+        ("box", ctypes.POINTER(ctypes.c_uint32)),
+        ("element_strides", ctypes.POINTER(ctypes.c_uint32)),
+        ("type", ctypes.c_int),
+        ("rank", ctypes.c_int),
+        ("interleave", ctypes.c_int),
+        ("swizzle", ctypes.c_int),
+        ("l2_promotion", ctypes.c_int),
+        ("fill", ctypes.c_int),
+    )
+
+
+def encode_request(address: int) -> str:
+    """
+    Write the tensor map that a call of the driver requests.
+
+    Source: CUDA Driver API, section "Tensor Map Object Management": `cuTensorMapEncodeTiled`.
+
+    Args:
+        address: Address of the call's arguments, in the layout of stub.c.
+
+    Returns:
+        Why the driver refuses it; empty where it does not.
+    """
+    request = _Request.from_address(address)
+    if not 1 <= request.rank <= MAX_RANK or not 0 <= request.type < len(_TYPES):
+        return f"tensor map of rank {request.rank} and type {request.type}"
+    sizes, box, steps = (
+        tuple(numbers[: request.rank])
+        for numbers in (request.sizes, request.box, request.element_strides)
+    )
+    strides = tuple(request.strides[: request.rank - 1])
+    if problem := _out_of_range(request, sizes, strides, box, steps):
+        return f"tensor map: {problem}"
+    made = TensorMap(
+        address=request.address or 0,
+        element=_ELEMENTS[_TYPES[request.type]],
+        sizes=sizes,
+        strides=strides,
+        box=box,
+        element_strides=(1, *steps[1:]),
+        swizzle=request.swizzle,
+        fills_nan=bool(request.fill),
+        is_interleaved=bool(request.interleave),
+    )
+    if made.problem:
+        return f"{made}: {made.problem}"
+    data = encode(made)
+    ctypes.memmove(request.map, data, len(data))
+    return ""
+
+
+def _out_of_range(
+    request: _Request,
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+    box: tuple[int, ...],
+    steps: tuple[int, ...],
+) -> str:
+    """Return the first number that a tensor map has no room for; empty where there is none."""
+    rules = (
+        ((request.map or 0) % _MAP_ALIGNMENT != 0, "it does not lie at a multiple of 64 bytes"),
+        (not all(1 <= size <= _MOST_ELEMENTS for size in sizes), f"sizes {sizes}"),
+        (not all(0 < stride < _MOST_STRIDE for stride in strides), f"strides {strides}"),
+        (any(stride % 16 for stride in strides), f"strides {strides}, not of whole 16 bytes"),
+        (not all(1 <= size <= _MOST_BOX for size in box), f"box {box}"),
+        (not all(1 <= step <= _MOST_STEP for step in steps), f"element strides {steps}"),
+        (request.swizzle > _LAST_SWIZZLE, f"swizzle {request.swizzle} is not emulated"),
+    )
+    return next((text for is_broken, text in rules if is_broken), "")

@@ -22,11 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.machine import representatives
-from jitgen.emulator.machine.access import READ, RELAXED_READ, RELAXED_WRITE, WRITE, Access
+from jitgen.emulator.machine.access import (
+    READ,
+    RELAXED_READ,
+    RELAXED_WRITE,
+    WRITE,
+    Access,
+    StrongKinds,
+)
 from jitgen.emulator.machine.clocks import Agents, Clock, Clocks
 from jitgen.emulator.machine.lane_history import LaneHistory, report
 from jitgen.emulator.machine.readers import AT_BITS, AT_MASK, Bounds, Earlier, Granules, Readers
-from jitgen.emulator.machine.strong import StrongKinds
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
