@@ -7,7 +7,7 @@ An entry checks types, numbers of dimensions, strides, and that sizes with one n
 not check limits of its config (at most 256 experts), sizes that follow from others (a scale for
 each 128 columns), or values of numbers. So the arguments of an entry are converted to those of its
 public call and checked by its rules: by `check` where they have the same names, otherwise by the
-module ``direct`` of the operation.
+function that the operation names.
 """
 
 from __future__ import annotations

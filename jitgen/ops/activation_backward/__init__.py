@@ -10,5 +10,5 @@ OPERATION = Operation(
     samples="jitgen.ops.activation_backward.samples",
     arguments=("dy", "x", "weights", "groups", "dx", "y", "sums"),
     results=("dx", "y", "sums"),
-    direct="jitgen.ops.activation_backward.direct:check",
+    direct="jitgen.ops.activation_backward.call:check_direct",
 )

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from jitgen.config import Arch
 from jitgen.config.activation_backward import ActivationBackwardConfig
+from jitgen.config.layouts import ARGUMENT
 from jitgen.ops.activation_backward.dispatch import ActivationBackward
 from jitgen.ops.activation_backward.validate import Arguments, Results
 from jitgen.ops.dispatcher import mark_written
@@ -132,3 +136,30 @@ def activation_backward(  # noqa: PLR0913  # each is one thing to say
 
 
 CALL = ActivationBackward(activation_backward)
+
+
+def check_direct(config: ActivationBackwardConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Check the arguments of a direct call of a kernel: dy, x, weights, the tensor that gives
+    groups their rows, dx, y, sums, and the numbers of the activation.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
+    """
+    from jitgen.ops import direct
+
+    session, numbers = current.get(), config.activation.numbers
+    names = ("dy", "x", "weights", ARGUMENT[config.layout], "dx", "y", "sums")
+    found = direct.read(config, arch, session, arguments, names, numbers)
+    args = Arguments(
+        dy=found["dy"],
+        x=found["x"],
+        weights=found["weights"],
+        **{name: found.get(name) for name in ARGUMENT.values()},
+        out=(found["dx"], found["y"], found["sums"]),
+        activation=str(config.activation),
+        interleaved=config.interleaved,
+        **{name: found[name] for name in numbers},
+    )
+    direct.judge(CALL, config, args, session)

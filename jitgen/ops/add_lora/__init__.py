@@ -16,5 +16,5 @@ OPERATION = Operation(
         "first_expert",
     ),
     results=("out",),
-    direct="jitgen.ops.add_lora.direct:check",
+    direct="jitgen.ops.add_lora.call:check_direct",
 )

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from jitgen.config import Arch
 from jitgen.config.add_lora import AddLoraConfig
+from jitgen.ops.add_lora import OPERATION
 from jitgen.ops.add_lora.dispatch import AddLora
 from jitgen.ops.add_lora.validate import Arguments
 from jitgen.ops.dispatcher import mark_written
@@ -111,3 +115,20 @@ def add_lora(  # noqa: PLR0913  # each is one thing to say
 
 
 CALL = AddLora(add_lora)
+
+
+def check_direct(config: AddLoraConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Check the arguments of a direct call of a kernel: the tensors of the public call, out, and the
+    number of the first expert.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
+    """
+    from jitgen.ops import direct
+
+    session = current.get()
+    *tensors, first = OPERATION.arguments
+    found = direct.read(config, arch, session, arguments, tensors, (first,), CALL.in_place)
+    direct.judge(CALL, config, Arguments(**found, by_row=config.by_row), session)

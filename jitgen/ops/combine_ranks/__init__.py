@@ -13,5 +13,5 @@ OPERATION = Operation(
     samples="jitgen.ops.combine_ranks.samples",
     arguments=("y", "inbox", "peers", "state", "out"),
     results=("out",),
-    direct="jitgen.ops.combine_ranks.direct:check",
+    direct="jitgen.ops.combine_ranks.call:check_direct",
 )

@@ -6,15 +6,18 @@ it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
+from jitgen.config import Arch
 from jitgen.config.combine_ranks import CombineRanksConfig, CombineRanksProblem
 from jitgen.ops import tensors as common
 from jitgen.ops.call import calling
 from jitgen.ops.combine_ranks.validate import check_places, check_sums, require_places_of
 from jitgen.ops.dispatch.launch import exchange, launch_for
 from jitgen.ops.dispatch.rounds import Link
-from jitgen.ops.dispatch.validate import require_masking, room_of
+from jitgen.ops.dispatch.validate import check_rows, require_masking, room_of
 from jitgen.ops.dispatcher import mark_written, require_apart
 from jitgen.ops.explicit_config import explicit_config
 from jitgen.runtime.session import current
@@ -100,3 +103,31 @@ def combine_ranks(  # noqa: PLR0913  # each is one thing to say
         places = tuple(each for each in (inverse, topk_weights) if each is not None)
         exchange(launch, (y, *places, *link.tensors, *extra, out), device, link)
         return out
+
+
+def check_direct(config: CombineRanksConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Check the arguments of a direct call of a kernel: sums, the connection of the rank to its peers,
+    and the result; the memory behind addresses is not checked.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
+    """
+    from jitgen.ops import direct
+
+    found = direct.read(
+        config, arch, current.get(), arguments, config.arguments, in_place=("shared",)
+    )
+    y, out = found["y"], found["out"]
+    link = Link(found["inbox"], found["peers"], found["state"], found.get("notes"))
+    check_rows("out", out, ("y", y.device))
+    check_sums(y, link, len(out), found.get("shared"), found.get("shared_weights"), out)
+    direct.require_rows("out", len(out))
+    vectors = y.shape[1] // 4
+    if not config.of_experts:
+        room_of("y", y, link, len(out), vectors)
+        return
+    inverse = found["inverse"]
+    vectors *= check_places(inverse, found["topk_weights"], len(out), y, link)
+    room_of("inverse", inverse, link, len(out), 1 + vectors)

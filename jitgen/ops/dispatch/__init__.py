@@ -13,5 +13,5 @@ OPERATION = Operation(
         *("out_x", "out_ids", "out_weights"),
     ),
     results=("out_x", "out_ids", "out_weights"),
-    direct="jitgen.ops.dispatch.direct:check",
+    direct="jitgen.ops.dispatch.call:check_direct",
 )

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from jitgen.config import Arch
 from jitgen.config.dispatch import DispatchConfig, DispatchProblem
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
@@ -18,6 +19,7 @@ from jitgen.ops.dispatch.validate import (
     check_tokens,
     require_masking,
     require_places,
+    room_of,
 )
 from jitgen.ops.explicit_config import explicit_config
 from jitgen.runtime.session import current
@@ -98,3 +100,28 @@ def dispatch(
         )
         exchange(launch, (x, topk_ids, topk_weights, *link.tensors, *received), device, link)
         return received
+
+
+def check_direct(config: DispatchConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Check the arguments of a direct call of a kernel: tokens, the connection of the rank to its
+    peers, and results; the memory behind addresses is not checked.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
+    """
+    from jitgen.ops import direct
+
+    found = direct.read(config, arch, current.get(), arguments, config.arguments)
+    x, ids = found["x"], found["topk_ids"]
+    check_tokens(x, ids, found["topk_weights"])
+    link = Link(found["inbox"], found["peers"], found["state"], found.get("notes"))
+    check_link(link, ("x", x.device))
+    out = found["out_x"], found["out_ids"], found["out_weights"]
+    check_tokens(*out, "out_")
+    room_of("out_x", out[0], link, len(x), x.shape[1] // 4 + ids.shape[1])
+    for name, mine, wanted in (("out_x", out[0], x), ("out_ids", out[1], ids)):
+        if mine.shape[1] != wanted.shape[1]:
+            shape = f"{wanted.shape[1]} columns, as what is sent"
+            raise InputError(name, f"must have {shape} (got {mine.shape[1]})")

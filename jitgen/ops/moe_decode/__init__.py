@@ -13,5 +13,5 @@ OPERATION = Operation(
         *("exchange", "state", "out"),
     ),
     results=("out",),
-    direct="jitgen.ops.moe_decode.direct:check",
+    direct="jitgen.ops.moe_decode.call:check_direct",
 )

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
+from jitgen.config import Arch
 from jitgen.config.moe_decode import MoeDecodeConfig, MoeDecodeProblem
 from jitgen.ops import tensors as common
 from jitgen.ops.call import calling
@@ -16,6 +19,7 @@ from jitgen.ops.moe_decode.validate import Experts, check_layer, require_room
 from jitgen.runtime.session import current
 
 _OP = MoeDecodeProblem.op
+_TOKENS = ("x", "topk_ids", "topk_weights")
 
 
 def moe_decode(  # noqa: PLR0913  # each is one thing to say
@@ -85,3 +89,35 @@ def moe_decode(  # noqa: PLR0913  # each is one thing to say
         layer = (*tokens, *experts, *exchange, *extra, out, first_expert)
         launch.function(*layer, *launch.tail)
         return out
+
+
+def check_direct(config: MoeDecodeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Check the arguments of a direct call of a kernel, and the memory in which its CTAs exchange
+    values.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
+    """
+    from jitgen.ops import direct
+
+    names = config.arguments
+    found = direct.read(
+        config, arch, current.get(), arguments, names, ("first_expert",), in_place=("shared",)
+    )
+    exchange = Exchange(found["exchange"], found["state"])
+    tokens: dict[str, Any] = {name: found[name] for name in _TOKENS}
+    experts = Experts(*(found[name] for name in Experts._fields))
+    check_layer(
+        **tokens,
+        experts=experts,
+        exchange=exchange,
+        first_expert=arguments[-2],
+        num_ctas=arguments[-1],
+        shared=found.get("shared"),
+        shared_weights=found.get("shared_weights"),
+        out=found["out"],
+    )
+    require_room(config, found["x"].shape[1])
+    direct.require_rows("x", len(found["x"]))

@@ -10,5 +10,5 @@ OPERATION = Operation(
     samples="jitgen.ops.silu_mul_quantize.samples",
     arguments=("x", "groups", "q", "scale"),
     results=("q", "scale"),
-    direct="jitgen.ops.silu_mul_quantize.direct:check",
+    direct="jitgen.ops.silu_mul_quantize.call:check_direct",
 )

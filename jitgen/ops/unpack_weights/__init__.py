@@ -13,5 +13,5 @@ OPERATION = Operation(
     samples="jitgen.ops.unpack_weights.samples",
     arguments=("values", "factor", "b", "b_scale"),
     results=("b", "b_scale"),
-    direct="jitgen.ops.unpack_weights.direct:check",
+    direct="jitgen.ops.unpack_weights.call:check_direct",
 )

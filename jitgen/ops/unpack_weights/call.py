@@ -176,3 +176,29 @@ def _require_fit(asked: object, weights: PrepackedWeights, arch: Arch) -> Unpack
         )
     require(config, arch)
     return config
+
+
+def check_direct(config: UnpackWeightsConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+    """
+    Check the arguments of a direct call of a kernel: values, factor, b and b_scale; N and K of the
+    weights are those of b.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
+    """
+    from jitgen.ops import direct
+
+    session = current.get()
+    names = ("values", "factor", "b", "b_scale")
+    found = direct.read(config, arch, session, arguments, names)
+    values, b = found["values"], found["b"]
+    common.require("b", b, rank=(3, "(G, N, K)"))
+    _, n, k = b.shape
+    weights = PrepackedWeights(
+        values=values, factor=found["factor"], n=n, k=k, layout=config.b_layout
+    )
+    require_out((b, found["b_scale"]), weights)
+    alignment = rules(arch, config.op).alignment
+    tensors = [("values", values, alignment), ("b", b, alignment)]
+    common.check_memory(tensors, ("values", values.device), has_memory=True)
