@@ -107,6 +107,25 @@ def refuse_prepacked(
     )
 
 
+def refuse_stages(stages: int, most: int, *, stage: int, fixed: int, smem_bytes: int) -> None:
+    """
+    Refuse more operand stages than shared memory holds.
+
+    Args:
+        stages: Operand stages.
+        most: As many as there is memory for.
+        stage: Bytes of one.
+        fixed: Bytes of everything else.
+        smem_bytes: Bytes of shared memory of a CTA.
+    """
+    refuse_unless(
+        stages <= most,
+        "E_SMEM",
+        f"{stages} stages of {stage} B and {fixed} B besides are {stages * stage + fixed} B "
+        f"of shared memory; {smem_bytes} B hold {most}",
+    )
+
+
 def refuse_pairs(config: GroupedGemmConfig, arch: str) -> None:
     """Refuse pairs of CTAs on one tile, for kernels without instructions for pairs."""
     refuse_unless(

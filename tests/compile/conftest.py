@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,16 @@ def spoilt_memory() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module")
+def registered() -> None:
+    """Have transformers know jitgen's experts."""
+    from jitgen.integrations import transformers
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers.register()
 
 
 @pytest.fixture(scope="session")

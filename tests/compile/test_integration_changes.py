@@ -11,9 +11,8 @@ likewise; and weights that an adapter computes were those of the first call.
 from __future__ import annotations
 
 import gc
-import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,14 +39,6 @@ pytestmark = [
 
 Change = Callable[[Any, str, Tensor], object]
 """Gives the parameter of a module that has this name these values."""
-
-
-@pytest.fixture(scope="module")
-def registered() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        integration.register()
-    return
 
 
 def stepped(module: Any, name: str, values: Tensor) -> None:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,14 +30,6 @@ pytestmark = [
     pytest.mark.usefixtures("shared_cache", "registered"),
     pytest.mark.filterwarnings("ignore"),  # transformers' own
 ]
-
-
-@pytest.fixture(scope="module")
-def registered() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        integration.register()
-    return
 
 
 class TestFp8:

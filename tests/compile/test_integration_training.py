@@ -7,8 +7,7 @@ and both beside float64.
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -52,14 +51,6 @@ FEW = {
 """One of each kind; all others at night."""
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
-
-
-@pytest.fixture(scope="module")
-def registered() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        integration.register()
-    return
 
 
 def all_classes() -> list[Any]:

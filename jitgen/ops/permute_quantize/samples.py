@@ -15,16 +15,21 @@ from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.formats import atoms
 from jitgen.ops.edges import around, in_pairs, rows_around
 from jitgen.ops.permute_quantize import reference
-from jitgen.ops.permute_quantize import sorted_samples as sorting
 from jitgen.ops.permute_quantize.dispatch import new_by_token, new_tensors
 from jitgen.ops.permute_quantize.validate import Arguments
 from jitgen.ops.quantize.samples import COLUMNS, drawn, global_scales, owned_scales
+from jitgen.ops.route import reference as of_route
 from jitgen.ops.sizes import GROUPS, ROWS, AnySizes, Number, grouped_rows, unequal_rows
 from jitgen.ops.solved import Output, Solved, nothing_unreachable, untouched
 from jitgen.ops.tensors import owned_rows
 from jitgen.support.frozen import frozen
 
 _WARP = 32
+
+FIRST_EXPERT = 3
+"""
+The first local expert. The experts before it, and two after the last one, are on other devices.
+"""
 
 
 @frozen
@@ -144,7 +149,7 @@ def solved(
     """
     is_sorting = config.walk is Walk.SORT
     if is_sorting:
-        pairs = sorting.in_order(pairs, sizes.rows)
+        pairs = in_order(pairs, sizes.rows)
     form = config.format
     lead, groups = grouped_rows(config.layout, sizes.rows)
     if config.layout is Layout.RAGGED:
@@ -192,11 +197,11 @@ def solved(
         index = (named["inverse"],)
         last = (permutation, untouched(new_by_token(x))) if config.tiling.is_relayed else ()
     elif is_sorting:
-        ids = sorting.experts_of(pairs, sizes.rows, len(x), sizes.top_k)
-        order = sorting.order_of(ids, len(groups))
-        index, last = (ids,), (*(each.found for each in order), sorting.FIRST)
+        ids = experts_of(pairs, sizes.rows, len(x), sizes.top_k)
+        order = order_of(ids, len(groups))
+        index, last = (ids,), (*(each.found for each in order), FIRST_EXPERT)
         outputs += order
-        named = sorting.named_of(ids, len(groups), given, config)
+        named = named_of(ids, len(groups), given, config)
     scales = [each for each in (scale, given) if each is not None]
     return Solved(
         tensors=(x, *index, q, *scales, *last),
@@ -216,3 +221,49 @@ def _given(config: PermuteQuantizeConfig, x: Tensor, groups: int) -> Tensor | No
     if config.format is not Format.NVFP4:
         return None
     return global_scales(x, groups if config.layout is Layout.MASKED else 1)
+
+
+def in_order(pairs: Tensor, rows: tuple[int, ...]) -> Tensor:
+    """Return the pairs sorted within each group; `rows` are the rows of each group."""
+    parts = torch.split(pairs, list(rows))
+    return torch.cat([part.sort().values for part in parts])
+
+
+def experts_of(pairs: Tensor, rows: tuple[int, ...], tokens: int, top_k: int) -> Tensor:
+    """
+    Return (T, k) experts whose local pairs are `pairs`, in groups of `rows`; all other pairs have
+    an expert of another device, or none.
+    """
+    groups = len(rows)
+    others = torch.tensor(
+        [-1, 0, FIRST_EXPERT - 1, FIRST_EXPERT + groups, FIRST_EXPERT + groups + 1]
+    )
+    ids = others.repeat(-(-tokens * top_k // len(others)))[: tokens * top_k].to(torch.int32)
+    local = torch.arange(groups).repeat_interleave(torch.tensor(rows))
+    ids[pairs.cpu().long()] = (local + FIRST_EXPERT).to(torch.int32)
+    return ids.view(tokens, top_k).to(pairs.device)
+
+
+def order_of(topk_ids: Tensor, groups: int) -> list[Output]:
+    """Return the order of the pairs, as a kernel writes it."""
+    expected = of_route.sort_pairs(
+        topk_ids, experts=FIRST_EXPERT + groups + 2, first_expert=FIRST_EXPERT, local_experts=groups
+    )
+    return [
+        Output(name=name, found=untouched(torch.empty_like(each)), expected=each)
+        for name, each in expected._asdict().items()
+    ]
+
+
+def named_of(topk_ids: Tensor, groups: int, given: Tensor | None, config: Any) -> dict[str, Any]:
+    """Return the arguments of `sort_quantize` by name, without x."""
+    kind: PermuteQuantizeConfig = config
+    return {
+        "topk_ids": topk_ids,
+        "experts": FIRST_EXPERT + groups + 2,
+        "first_expert": FIRST_EXPERT,
+        "local_experts": groups,
+        "format": str(kind.format),
+        "global_scale": given,
+        "power_of_two": kind.power_of_two,
+    }

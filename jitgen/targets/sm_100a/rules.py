@@ -20,6 +20,7 @@ from jitgen.targets.gemm import (
     refuse_prepacked,
     refuse_scales,
     refuse_selectors,
+    refuse_stages,
     refuse_swap_tail,
 )
 from jitgen.targets.protocol import refuse_unless
@@ -327,12 +328,7 @@ class Sm100Rules(GemmRules):
         most -= most * stage + fixed + scale_padding(config, most) > SMEM_BYTES
         stages = config.pipeline.num_ab_stage or min(MAX_STAGES, most)
         fixed += scale_padding(config, stages)
-        refuse_unless(
-            stages <= most,
-            "E_SMEM",
-            f"{stages} stages of {stage} B and {fixed} B besides are {stages * stage + fixed} B "
-            f"of shared memory; {SMEM_BYTES} B hold {most}",
-        )
+        refuse_stages(stages, most, stage=stage, fixed=fixed, smem_bytes=SMEM_BYTES)
         refuse_unless(
             stages >= MIN_STAGES,
             "E_STAGES",

@@ -21,6 +21,7 @@ from jitgen.targets.gemm import (
     refuse_pairs,
     refuse_prepacked,
     refuse_scales,
+    refuse_stages,
     refuse_swap_tail,
 )
 from jitgen.targets.protocol import refuse_unless
@@ -242,12 +243,7 @@ class Sm120Rules(GemmRules):
         stage, fixed = stage_bytes(config), align(fixed_bytes(config), 128)
         most = (SMEM_BYTES - fixed) // stage
         stages = config.pipeline.num_ab_stage or min(MAX_STAGES, most)
-        refuse_unless(
-            stages <= most,
-            "E_SMEM",
-            f"{stages} stages of {stage} B and {fixed} B besides are {stages * stage + fixed} B "
-            f"of shared memory; {SMEM_BYTES} B hold {most}",
-        )
+        refuse_stages(stages, most, stage=stage, fixed=fixed, smem_bytes=SMEM_BYTES)
         tile = config.tile
         refuse_unless(
             stages >= MIN_STAGES,

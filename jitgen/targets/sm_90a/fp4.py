@@ -16,7 +16,14 @@ from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.config.prepacked import BLOCK_DEPTH
 from jitgen.support.frozen import frozen
 from jitgen.targets.fp4_space import OPERANDS, format_of, refuse_other_operands
-from jitgen.targets.gemm import GemmRules, Space, refuse_early, refuse_pairs, refuse_swap_tail
+from jitgen.targets.gemm import (
+    GemmRules,
+    Space,
+    refuse_early,
+    refuse_pairs,
+    refuse_stages,
+    refuse_swap_tail,
+)
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_90a.boxes import has_list
 from jitgen.targets.sm_90a.rules import MAX_ENTRIES, SMEM_BYTES
@@ -256,12 +263,7 @@ class Fp4Rules(GemmRules):
             fixed += config.tile.n // 64 * (128 * _share_registers(config) * 4 + 16)
         most = (SMEM_BYTES - fixed) // stage
         stages = config.pipeline.num_ab_stage or min(MAX_STAGES, most)
-        refuse_unless(
-            stages <= most,
-            "E_SMEM",
-            f"{stages} stages of {stage} B and {fixed} B besides are {stages * stage + fixed} B "
-            f"of shared memory; {SMEM_BYTES} B hold {most}",
-        )
+        refuse_stages(stages, most, stage=stage, fixed=fixed, smem_bytes=SMEM_BYTES)
         refuse_unless(
             stages >= MIN_STAGES,
             "E_STAGES",

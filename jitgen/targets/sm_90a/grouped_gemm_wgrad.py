@@ -13,6 +13,7 @@ from jitgen.config.grouped_gemm import Cluster, Tile
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.support.frozen import frozen
 from jitgen.targets import wgrad_space
+from jitgen.targets.gemm import refuse_stages
 from jitgen.targets.protocol import Candidate, Device, legal_of, refuse_unless
 from jitgen.targets.sm_90a.boxes import REGISTERS, WARPGROUPS
 from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US, _overlapped
@@ -189,12 +190,7 @@ class GroupedGemmWgrad(WgradRules):
         most = (SMEM_BYTES - fixed) // stage
         stages = config.num_ab_stage or min(MAX_STAGES, most)
         minimum = 3 if tile.m * tile.n >= 128 * 192 else 4
-        refuse_unless(
-            stages <= most,
-            "E_SMEM",
-            f"{stages} stages of {stage} B and {fixed} B besides are "
-            f"{stages * stage + fixed} B of shared memory; {SMEM_BYTES} B hold {most}",
-        )
+        refuse_stages(stages, most, stage=stage, fixed=fixed, smem_bytes=SMEM_BYTES)
         refuse_unless(
             stages >= minimum,
             "E_STAGES",

@@ -22,6 +22,7 @@ from jitgen.targets.gemm import (
     refuse_prepacked,
     refuse_scales,
     refuse_selectors,
+    refuse_stages,
 )
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_90a import boxes
@@ -321,12 +322,7 @@ class Sm90Rules(GemmRules):
         minimum = 3 if tile.m * tile.n >= 128 * 192 else 4
         most = (SMEM_BYTES - fixed) // stage
         stages = config.pipeline.num_ab_stage or min(MAX_STAGES, most)
-        refuse_unless(
-            stages <= most,
-            "E_SMEM",
-            f"{stages} stages of {stage} B and {fixed} B besides are {stages * stage + fixed} B "
-            f"of shared memory; {SMEM_BYTES} B hold {most}",
-        )
+        refuse_stages(stages, most, stage=stage, fixed=fixed, smem_bytes=SMEM_BYTES)
         refuse_unless(
             stages >= minimum,
             "E_STAGES",
