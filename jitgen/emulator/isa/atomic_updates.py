@@ -12,16 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from jitgen.emulator.arrays import Numbers
+from jitgen.emulator.arrays import Integers, Numbers
 from jitgen.emulator.formats.numbers import decode, encode
 from jitgen.emulator.isa.modifiers import width
 from jitgen.emulator.program.table import Unsupported
 
-Array = NDArray[np.integer]
-
-Update = Callable[[Array, Array, Array], Array]
+Update = Callable[[Integers, Integers, Integers], Integers]
 """Old value, first and second operand to the new value; all unsigned, of the width of the type."""
 
 _NUMPY = {"u": "u", "s": "i", "b": "u", "f": "f"}
@@ -34,7 +31,7 @@ def _exact(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str], U
     def make(kind: str) -> Update:
         dtype = f"{_NUMPY[kind[0]]}{width(kind) // 8}"
 
-        def update(old: Array, first: Array, second: Array) -> Array:
+        def update(old: Integers, first: Integers, second: Integers) -> Integers:
             del second
             return np.asarray(function(old.view(dtype), first.view(dtype))).view(old.dtype)
 
@@ -49,7 +46,7 @@ def _in_halves(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str
     def make(kind: str) -> Update:
         name = kind.removesuffix("x2")
 
-        def update(old: Array, first: Array, second: Array) -> Array:
+        def update(old: Integers, first: Integers, second: Integers) -> Integers:
             del second
             old_lanes, lanes = (np.ascontiguousarray(x).view(np.uint16) for x in (old, first))
             sums = function(decode(old_lanes, name), decode(lanes, name))
@@ -60,13 +57,13 @@ def _in_halves(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str
     return make
 
 
-def _bits(function: Callable[[Array, Array, Array], Array]) -> Callable[[str], Update]:
+def _bits(function: Callable[[Integers, Integers, Integers], Integers]) -> Callable[[str], Update]:
     """Return what makes an update of a function of the old value and both operands, unsigned."""
 
     def make(kind: str) -> Update:
         del kind
 
-        def update(old: Array, first: Array, second: Array) -> Array:
+        def update(old: Integers, first: Integers, second: Integers) -> Integers:
             return np.asarray(function(old, first, second)).astype(old.dtype)
 
         return update

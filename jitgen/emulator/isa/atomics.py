@@ -38,8 +38,6 @@ from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
 
-Array = NDArray[np.integer]
-
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _HINTS = frozenset({"noftz", "L2::cache_hint"})
 
@@ -131,7 +129,7 @@ def apply(
     atomic: Atomic,
     first: Vector,
     second: Vector | None = None,
-) -> Array | Wait:
+) -> Integers | Wait:
     """
     Update memory for the threads under the mask.
 
@@ -200,16 +198,16 @@ class _Job:
     atomic: Atomic
     threads: NDArray[np.int64]
     addresses: Integers
-    first: Array
-    second: Array
+    first: Integers
+    second: Integers
 
 
-def _flat(f: Fragment, values: Vector, threads: NDArray[np.int64]) -> Array:
+def _flat(f: Fragment, values: Vector, threads: NDArray[np.int64]) -> Integers:
     """Return the operands of `threads`, the elements of each thread adjacent."""
     return np.stack([f.spread(value)[threads] for value in values], axis=1).reshape(-1)
 
 
-def _update_shared(f: Fragment, at: int, job: _Job) -> tuple[Array, Array, Array]:
+def _update_shared(f: Fragment, at: int, job: _Job) -> tuple[Integers, Integers, Integers]:
     """Update shared memory; see `_update_global`."""
     width_, scope = job.atomic.width, scope_of(job.atomic.order)
     seen, found, left = (np.empty_like(job.first) for _ in range(3))
@@ -227,7 +225,7 @@ def _update_shared(f: Fragment, at: int, job: _Job) -> tuple[Array, Array, Array
     return seen, found, left
 
 
-def _update_global(f: Fragment, at: int, job: _Job) -> tuple[Array, Array, Array]:
+def _update_global(f: Fragment, at: int, job: _Job) -> tuple[Integers, Integers, Integers]:
     """
     Update global memory.
 
@@ -244,7 +242,9 @@ def _update_global(f: Fragment, at: int, job: _Job) -> tuple[Array, Array, Array
     return seen, before, after
 
 
-def _in_turn(f: Fragment, job: _Job, positions: Threads, before: Array) -> tuple[Array, Array]:
+def _in_turn(
+    f: Fragment, job: _Job, positions: Threads, before: Integers
+) -> tuple[Integers, Integers]:
     """
     Return what each of some updates finds, and what its place holds after all of them.
 

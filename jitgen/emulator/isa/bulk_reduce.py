@@ -12,14 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from jitgen.emulator.arrays import DType
+from jitgen.emulator.arrays import DType, Numbers
 from jitgen.emulator.formats.numbers import decode, encode
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported
-
-Array = NDArray[np.number]
 
 _DTYPES: dict[str, DType] = {
     "u32": np.uint32, "s32": np.int32, "b32": np.uint32,
@@ -30,17 +27,17 @@ _DTYPES: dict[str, DType] = {
 """numpy's type of each PTX type; bf16 as its bits."""
 
 
-def _increment(old: Array, limit: Array) -> Array:
+def _increment(old: Numbers, limit: Numbers) -> Numbers:
     return np.where(old >= limit, 0, old + 1)
 
 
-def _decrement(old: Array, limit: Array) -> Array:
+def _decrement(old: Numbers, limit: Numbers) -> Numbers:
     return np.where((old == 0) | (old > limit), limit, old - 1)
 
 
 _INTEGERS = "u32 s32 b32 u64 s64 b64"
 
-_OPERATIONS: dict[str, tuple[Callable[[Array, Array], Array], str]] = {
+_OPERATIONS: dict[str, tuple[Callable[[Numbers, Numbers], Numbers], str]] = {
     "add": (np.add, "u32 s32 u64 f16 bf16 f32 f32.ftz f64"),
     "min": (np.fmin, "u32 s32 u64 s64 f16 bf16"),
     "max": (np.fmax, "u32 s32 u64 s64 f16 bf16"),
@@ -74,12 +71,12 @@ class Reduction:
             raise ValueError(f"no bulk reduction .{self.operation} of {self.type}")
         object.__setattr__(self, "dtype", _DTYPES[self.type])
 
-    def combine(self, old: Array, new: Array) -> Array:
+    def combine(self, old: Numbers, new: Numbers) -> Numbers:
         """Return the elements after the reduction, of `dtype` and the shape of both."""
         function = _OPERATIONS[self.operation][0]
         if self.type == "bf16":
             first, second = (decode(x.view(np.uint16), "bf16") for x in (old, new))
-            result: Array = encode(function(first, second), "bf16")
+            result: Numbers = encode(function(first, second), "bf16")
         else:
             result = function(old, new)
         return result.astype(self.dtype, copy=False)

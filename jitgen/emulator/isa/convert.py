@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Conversions between numbers of one register each; those between pairs are in `convert_packed`.
+Conversions between numbers of one register each, and those that make a pair: of two float32, or of
+another pair.
 
 Not modelled: stochastic rounding (``.rs``) and the scaled conversions, which are refused.
 
@@ -16,15 +17,13 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.formats.numbers import ROUNDINGS, decode, encode
-from jitgen.emulator.isa import convert_packed
+from jitgen.emulator.arrays import Integers, Numbers
+from jitgen.emulator.formats.numbers import FORMATS, ROUNDINGS, decode, encode
 from jitgen.emulator.isa.floating import flush, round_to_float32, saturate
 from jitgen.emulator.isa.modifiers import apply, define, modifiers, one_of, sources, width
 from jitgen.emulator.program.builder import DTYPES, Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
-
-Array = NDArray[np.number]
 
 _CODED = ("f16", "bf16", "tf32")
 _FLOATS = (*_CODED, "f32", "f64")
@@ -49,8 +48,8 @@ class Limits:
 @emits("cvt")
 def _cvt(builder: Builder, instruction: Instruction) -> None:
     target, source = instruction.parts[-2:]
-    if target in convert_packed.TYPES:
-        convert_packed.emit(builder, instruction)
+    if target in PAIRS:
+        emit_pair(builder, instruction)
         return
     found = modifiers(instruction, _KNOWN, types=2)
     if source not in _FLOATS and target not in _FLOATS:
@@ -102,7 +101,7 @@ def _limits(target: str, *, is_wide: bool) -> Limits:
     return Limits(dtype(low), dtype(high), dtype(nan if is_odd else 0))
 
 
-def to_integers(values: Array, rounding: str, limits: Limits) -> Array:
+def to_integers(values: Numbers, rounding: str, limits: Limits) -> Numbers:
     """
     Return integers of the type of `limits`; what is out of range becomes the nearest in range.
 
@@ -152,7 +151,7 @@ def _encoder(
     rounding: str,
     is_saturating: bool,
     is_relu: bool,
-) -> Callable[[Array], Array]:
+) -> Callable[[Numbers], Numbers]:
     return partial(
         encode, name=target, rounding=rounding, is_saturating=is_saturating, is_relu=is_relu
     )
@@ -178,3 +177,79 @@ def _field(value: str, target: str, place: int) -> str:
     low, high = _range(target)
     clipped = f"np.clip({value}, {low}, {high}).astype(U4)"
     return f"(({clipped} & U4({(1 << width(target)) - 1})) << U4({place}))"
+
+
+_REGISTERS = {
+    **{f"{name}x2": "b16" for name in ("e4m3", "e5m2", "e2m3", "e3m2", "ue8m0")},
+    "e2m1x2": "b8",
+    "f16x2": "b32",
+    "bf16x2": "b32",
+}
+"""The register that holds a pair."""
+
+PAIRS = frozenset(_REGISTERS)
+"""The pairs that `emit_pair` makes."""
+
+
+def emit_pair(builder: Builder, instruction: Instruction) -> None:
+    """Translate a conversion whose target is one of `PAIRS`."""
+    target, source = instruction.parts[-2:]
+    found = modifiers(instruction, "rn rz rp satfinite relu", types=2)
+    rounding = one_of(instruction, "rz rp", "rn")
+    store = _store(target, rounding, "satfinite" in found, "relu" in found)
+    if source == "f32":
+        upper, lower = sources(builder, instruction, "f32", "f32")
+        lanes = f"{builder.constant(stack, 'stack')}({lower}, {upper})"
+    elif source in PAIRS:
+        (pair,) = sources(builder, instruction, _REGISTERS[source])
+        lanes = f"{builder.constant(split_pair, 'split_pair')}({pair}, {source!r})"
+    else:
+        raise Unsupported(f"conversion of {source} to {target}")
+    name = builder.constant(store, f"to_{target}")
+    define(builder, instruction, f"{name}({lanes})", _REGISTERS[target])
+
+
+@cache
+def _store(
+    target: str, rounding: str, is_saturating: bool, is_relu: bool
+) -> Callable[..., Integers]:
+    return partial(
+        join_pair, name=target, rounding=rounding, is_saturating=is_saturating, is_relu=is_relu
+    )
+
+
+def stack(lower: Integers, upper: Integers) -> NDArray[np.float32]:
+    """Return two arrays [n], or scalars, as [n, 2]."""
+    lanes = np.empty((*np.broadcast(lower, upper).shape, 2), np.float32)
+    lanes[..., 0], lanes[..., 1] = lower, upper
+    return lanes
+
+
+def split_pair(bits: Integers, name: str) -> NDArray[np.float32]:
+    """Return the numbers of pairs, the lower one first: [n] unsigned to [n, 2]."""
+    kind = name.removesuffix("x2")
+    if kind == "e2m1":
+        return decode(np.stack((bits, bits >> np.uint8(4)), axis=-1), kind)
+    columns = np.ascontiguousarray(bits).reshape(*np.shape(bits), 1)
+    return decode(columns.view(_dtype(kind)), kind)
+
+
+_OF_TWO = {1: np.uint16, 2: np.uint32}
+"""The type of a pair, by the bytes of each."""
+
+
+def join_pair(
+    values: Numbers, name: str, *, rounding: str, is_saturating: bool, is_relu: bool
+) -> Integers:
+    """Return registers of pairs: [n, 2], the lower one first, to [n] unsigned."""
+    kind = name.removesuffix("x2")
+    codes = encode(values, kind, rounding=rounding, is_saturating=is_saturating, is_relu=is_relu)
+    if kind == "e2m1":
+        joined: Integers = codes[..., 0] | codes[..., 1] << np.uint8(4)
+        return joined
+    whole: Integers = np.ascontiguousarray(codes).view(_OF_TWO[codes.itemsize])[..., 0]
+    return whole
+
+
+def _dtype(kind: str) -> type[np.unsignedinteger]:
+    return np.uint8 if kind == "ue8m0" else FORMATS[kind].dtype

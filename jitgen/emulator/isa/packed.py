@@ -18,16 +18,14 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Numbers
 from jitgen.emulator.formats.numbers import decode, encode
 from jitgen.emulator.isa import floating
 from jitgen.emulator.isa.modifiers import define, modifiers, sources, width
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported
-
-Array = NDArray[np.number]
 
 TYPES = ("f16", "bf16", "f16x2", "bf16x2", "f32x2", "u16x2", "s16x2")
 """The types that `emit` knows."""
@@ -60,19 +58,19 @@ def container(type_name: str) -> str:
     return f"b{lanes * width(lane_type(type_name))}"
 
 
-def split(bits: Array, type_name: str) -> Array:
+def split(bits: Numbers, type_name: str) -> Numbers:
     """Return the lanes of registers: [n] unsigned to [n, lanes] of the lane's numbers."""
     kind = lane_type(type_name)
     lanes = np.ascontiguousarray(bits).reshape(*np.shape(bits), 1).view(_LANES[kind])
     return decode(lanes, kind) if kind in _CODED else lanes
 
 
-def join(values: Array, type_name: str) -> Array:
+def join(values: Numbers, type_name: str) -> Numbers:
     """Return the registers of lanes, each number rounded to its type."""
     kind = lane_type(type_name)
     lanes = encode(values, kind) if kind in _CODED else values.astype(_LANES[kind])
     unsigned = f"u{width(container(type_name)) // 8}"
-    bits: Array = np.ascontiguousarray(lanes).view(unsigned)[..., 0]
+    bits: Numbers = np.ascontiguousarray(lanes).view(unsigned)[..., 0]
     return bits
 
 
@@ -115,11 +113,11 @@ def emit_mixed(builder: Builder, instruction: Instruction) -> None:
 _MIXED = ("add", "sub", "fma")
 
 
-def _widened_f16(bits: Array) -> Array:
+def _widened_f16(bits: Numbers) -> Numbers:
     return decode(np.asarray(bits), "f16")
 
 
-def _widened_bf16(bits: Array) -> Array:
+def _widened_bf16(bits: Numbers) -> Numbers:
     return decode(np.asarray(bits), "bf16")
 
 
@@ -129,7 +127,7 @@ _WIDENED = {"f16": _widened_f16, "bf16": _widened_bf16}
 @cache
 def lanewise(
     operation: str, type_name: str, found: frozenset[str] = frozenset()
-) -> Callable[..., Array]:
+) -> Callable[..., Numbers]:
     """
     Return a function of registers that does an operation on each lane.
 
@@ -145,7 +143,7 @@ def lanewise(
     compute = _on_lanes(operation, kind, found)
     steps = [step for name, step in _STEPS.items() if name in found]
 
-    def on_lanes(*lanes: Array) -> Array:
+    def on_lanes(*lanes: Numbers) -> Numbers:
         if "ftz" in found:
             lanes = tuple(floating.flush(x, _SMALLEST_NORMAL[kind]) for x in lanes)
         values = compute(*lanes)
@@ -153,7 +151,7 @@ def lanewise(
             values = step(values)
         return floating.flush(values, _SMALLEST_NORMAL[kind]) if "ftz" in found else values
 
-    def on_registers(*registers: Array) -> Array:
+    def on_registers(*registers: Numbers) -> Numbers:
         if kind in _CODED or not all(isinstance(bits, np.ndarray) for bits in registers):
             return join(on_lanes(*(split(bits, type_name) for bits in registers)), type_name)
         # of arrays alone, which is nearly always, lanes need no axis of their own
@@ -165,7 +163,7 @@ def lanewise(
     return on_registers
 
 
-def _on_lanes(operation: str, kind: str, found: frozenset[str]) -> Callable[..., Array]:
+def _on_lanes(operation: str, kind: str, found: frozenset[str]) -> Callable[..., Numbers]:
     """Return the function of lanes, which are float32 for the coded types."""
     if kind in _CODED and operation == "fma":
         return _fma_unrounded
@@ -176,14 +174,14 @@ def _on_lanes(operation: str, kind: str, found: frozenset[str]) -> Callable[...,
     raise Unsupported(f"{operation} of {kind}")
 
 
-def _fma_unrounded(a: Array, b: Array, c: Array) -> Array:
-    total: Array = a.astype(np.float64) * b + c
+def _fma_unrounded(a: Numbers, b: Numbers, c: Numbers) -> Numbers:
+    total: Numbers = a.astype(np.float64) * b + c
     return total
 
 
-def _relu(values: Array) -> Array:
+def _relu(values: Numbers) -> Numbers:
     """Return `values` with 0 for what is negative; NaN stays."""
     return np.where(values <= 0, values.dtype.type(0), values)
 
 
-_STEPS: dict[str, Callable[[Array], Array]] = {"sat": floating.saturate, "relu": _relu}
+_STEPS: dict[str, Callable[[Numbers], Numbers]] = {"sat": floating.saturate, "relu": _relu}
