@@ -125,7 +125,10 @@ def _difference(base: Folder, document: Mapping[str, object], builder: Mapping[s
 
 
 def _write_first(folder: Folder, name: str, text: bytes, drafts: Folder) -> None:
-    """Write a record unless another process was faster: by then it is there, whole."""
+    """
+    Write a record unless another process has written it first: then the record is already there and
+    complete.
+    """
     draft = unique_name()
     drafts.write(draft, text)
     try:

@@ -238,7 +238,9 @@ class Entry:
 
     @classmethod
     def of(cls, meta: Meta, files: Mapping[str, bytes], signatures: bytes = b"") -> Self:
-        """Return the entry of `files`, which `meta` describes but for them; raises Damaged."""
+        """
+        Return the entry of `files`; their digests and sizes are added to `meta`. Raises Damaged.
+        """
         meta = meta.with_files(files)
         return cls(key=meta.key, meta=meta, files=dict(files), signatures=signatures)
 
@@ -296,7 +298,8 @@ def read_entry(folder: Folder, key: str, *, is_used: bool = False) -> Entry:
     Return the entry in the open `folder`, once every digest was checked.
 
     Each file is read once; the bytes that were checked are those that the entry holds. With
-    `is_used`, the folder's time, by which pruning goes, is set to now if older than `TOUCH_S`.
+    `is_used`, the time of the folder, by which pruning orders entries, is set to now if it is older
+    than `TOUCH_S`.
 
     Raises:
         Damaged: Its content differs from the published one, or another user could have written it.

@@ -251,7 +251,10 @@ class Folder:
             os.close(descriptor)
 
     def replace(self, name: str, data: bytes, drafts: Folder, *, sync: bool = True) -> None:
-        """Write the file `name`, in place of an earlier one, in one step; `drafts` lends a name."""
+        """
+        Write the file `name` in one step, replacing an earlier one: the data is first written to
+        `drafts`.
+        """
         draft = unique_name()
         drafts.write(draft, data, sync=sync)
         try:
@@ -297,7 +300,7 @@ class Folder:
             os.close(descriptor)
 
     def names(self) -> list[str]:
-        """Return the names of all that lies here, in no particular order."""
+        """Return the names of all files and folders in this folder, in no particular order."""
         return os.listdir(self.descriptor)  # noqa: PTH208  # a descriptor is no path
 
     def stat(self, name: str) -> os.stat_result | None:

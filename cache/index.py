@@ -355,7 +355,10 @@ def _close(table: Table, pid: int) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether the file exists; False if that cannot be found out, where Path raises."""
+    """
+    Return whether the file exists; False if that cannot be found out (`Path.exists` would raise an
+    error).
+    """
     try:
         path.lstat()
     except OSError:
@@ -364,7 +367,10 @@ def _exists(path: Path) -> bool:
 
 
 def _check_files(folder: Folder) -> None:
-    """Raise Damaged where the database is something else: diskcache would follow a link."""
+    """
+    Raise Damaged if a file of the database is too large or no regular file: diskcache would follow
+    a link.
+    """
     for name in folder.names():
         found = folder.stat(name)
         if not name.startswith("cache.db") or found is None:

@@ -45,7 +45,8 @@ class _Illegible(Damaged):
 
 class Layers:
     """
-    The roots below `upper`, first asked first. No method raises because of the disk.
+    The roots below `upper`, in the order in which they are searched. No method raises because of
+    the disk.
 
     A root that is not safe is left out, with one warning: the others serve.
     """
@@ -112,8 +113,8 @@ class Layers:
 
     def each(self, prefix: str = "") -> Iterator[tuple[str, Folder, Root]]:
         """
-        Yield key, folder (open until the next one) and root of every entry in sight whose key
-        begins with `prefix`.
+        Yield key, folder (open until the next one) and root of every entry that is not hidden and
+        whose key begins with `prefix`.
         """
         from jitgen.cache.inventory import keys_in
 
@@ -127,14 +128,18 @@ class Layers:
                             yield key, folder, root
 
     def metas(self, prefix: str = "") -> Iterator[Meta]:
-        """Yield the record of every entry in sight whose record is good; `prefix` as in `each`."""
+        """
+        Yield the record of every entry that is not hidden and whose record is good; `prefix` as in
+        `each`.
+        """
         for key, folder, _ in self.each(prefix):
             with suppress(OSError, Damaged):
                 yield read_meta(folder, key)
 
     def verify(self, *, hides: bool) -> list[Verification]:
         """
-        Return for each entry in sight whether it is good; with `hides`, bad entries are hidden.
+        Return for each entry that is not hidden whether it is good; with `hides`, bad entries are
+        hidden.
         """
         from jitgen.cache.inventory import verification
 
@@ -282,7 +287,10 @@ def _mark_of(root: Root, record: bytes) -> str:
 
 
 def _tell_missing(root: Root) -> None:
-    """Warn of a root that is not there; one without an entry may be filled later."""
+    """
+    Warn of a root that does not exist. A root without entries gives no warning: it may be filled
+    later.
+    """
     if not root.path.is_dir():
         warn_once(
             f"cache base {root.path}",

@@ -143,7 +143,7 @@ def _spared(base: Folder) -> frozenset[str] | None:
 
 class Removing:
     """
-    Removes entries one after the other, with the folders for that open: a context manager.
+    Removes entries one after the other; a context manager that keeps the folders for this open.
 
     A reader that has read an entry is not affected by its removal.
     """

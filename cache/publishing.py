@@ -174,8 +174,8 @@ def is_good(shard: Folder, key: str, accepts: Callable[[Entry], bool]) -> bool:
     """
     Return whether there is an entry `key` whose every byte is right, and which is accepted.
 
-    An entry that the disk cannot read may be right. It counts as bad all the same: the caller has
-    the entry at hand, and else every process would compile it.
+    An entry that the disk cannot read also counts as bad: the caller can replace it, while
+    otherwise every process would compile the kernel.
     """
     try:
         with shard.folder(key) as folder:

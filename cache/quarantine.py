@@ -81,8 +81,8 @@ def damage_in_place(base: Folder, key: str) -> Damage | None:
 
 def damage_in(folder: Folder, key: str, *, otherwise: str = "") -> Damage | None:
     """
-    Return the damage of the entry in `folder`. A good entry has a damage for the reason
-    `otherwise`, or None if `otherwise` is empty.
+    Return the damage of the entry in `folder`. If the entry is good, the reason is `otherwise`, or
+    the result is None if `otherwise` is empty.
     """
     reason = verification(folder, key).reason or otherwise
     if not reason:

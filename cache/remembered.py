@@ -157,7 +157,7 @@ class Remembered:
     def _unrelated(
         self, configured: SealedTrust, kept: SealedTrust | None, error: SigningError
     ) -> SigningError:
-        """Return the error of documents that do not belong together, which says whose they are."""
+        """Return an error that says which two documents do not belong together, and what to do."""
         try:
             newest(configured, configured if kept is None else kept)
         except SigningError as other:
@@ -187,7 +187,7 @@ def _alone(base: Folder) -> Iterator[None]:
     later one writes it again.
 
     Raises:
-        OSError, CacheError: It cannot be had.
+        OSError, CacheError: The lock cannot be taken.
     """
     with base.service("locks") as locks:
         descriptor = _lock_file(locks)

@@ -267,7 +267,9 @@ class Root:
 
 
 def _make(name: str, mode: int, above: int, *, gives_way: bool) -> None:
-    """Make the folder `name` if there is none; a file in its place goes if it `gives_way`."""
+    """
+    Make the folder `name` if there is none; with `gives_way`, a file of this name is removed first.
+    """
     with suppress(FileExistsError):
         os.mkdir(name, mode, dir_fd=above)
         return

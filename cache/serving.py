@@ -67,7 +67,8 @@ class Serving:
     @classmethod
     def open(cls, root: Path | None = None, *, mode: Mode | None = None) -> Self:
         """
-        Return the store under `root`; all defaults are the settings'. Nothing is created yet.
+        Return the store under `root`; the default of each argument is a setting. Nothing is created
+        yet.
 
         Without a place for a cache, as in a container whose user has no home folder, there is none:
         that is a warning.
@@ -148,7 +149,9 @@ class Serving:
         return self.read_own(key) or self.read_bases(key)
 
     def read_bases(self, key: str) -> Entry | None:
-        """Return entry `key`, verified, from the roots that are only read; None where none has."""
+        """
+        Return entry `key`, verified, from the roots that are only read; None if no root has it.
+        """
         return self.layers.read(key) if self.bases and self.mode != "off" else None
 
     def read_own(self, key: str) -> Entry | None:
@@ -229,7 +232,7 @@ class Serving:
         """
         Set `entry` aside, for `reason`, so that it is a miss from now on.
 
-        Only an entry with this very record is: not one that was published since.
+        Only an entry with exactly this record is set aside, not one that was published since then.
         """
         from jitgen.cache.publishing import clear_way
 

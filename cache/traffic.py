@@ -121,7 +121,7 @@ def counted(text: str | None, records: Iterable[list[object]], now: float | None
 
 
 def _add(days: dict[int, dict[str, Any]], tier: str, ms: int, at: int) -> bool:
-    """Count one kernel; returns whether its time is one."""
+    """Count one kernel; returns False, and counts nothing, if the time `at` is not valid."""
     if not 0 <= at < _MOST:
         return False
     count = days.setdefault(at // _DAY_S, {}).setdefault(tier, [0, 0])

@@ -200,7 +200,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _tell_taken_back(before: SealedTrust, latest: SealedTrust) -> None:
-    """Warn of revocations that a later document does not have any more: its signer said so."""
+    """Warn of revocations that the later document withdraws."""
     from jitgen.signing.edit import taken_back
 
     if found := taken_back(before.trust, latest.trust):

@@ -47,7 +47,7 @@ def troubles() -> int:
 
 
 def note_trouble(error: Exception) -> None:
-    """Note that some could not be read for `error`, if that may pass."""
+    """Count an `error` that kept measurements from being read, if it may pass."""
     global _troubles
     _troubles += is_passing(error)
 

@@ -201,7 +201,10 @@ sys.meta_path.append(MovedFinder)
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a module; torch says nothing of NumPy if that imports it, see `without_numpy`."""
+    """
+    Import a module. If it imports torch, torch's warning about NumPy is suppressed:
+    `without_numpy`.
+    """
     if "torch" in sys.modules:
         return importlib.import_module(name)
     from jitgen.support.lazy import without_numpy

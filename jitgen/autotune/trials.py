@@ -42,7 +42,7 @@ class Proof:
 
         Raises:
             WrongResult: The result is wrong.
-            JitgenError: The kernel is not here, or refuses.
+            JitgenError: The kernel is not compiled, or it refuses the call.
         """
         # The result of an earlier kernel must not pass for this one's.
         self.workload.out.fill_(torch.nan)
@@ -93,7 +93,7 @@ class Trials:
 
         Raises:
             WrongResult: A result is wrong.
-            JitgenError: The kernel is not here, or refuses.
+            JitgenError: The kernel is not compiled, or it refuses the call.
         """
         for proof in self._opened():
             proof.verify(self._call(name, proof.workload))

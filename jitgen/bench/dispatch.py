@@ -187,13 +187,15 @@ def _tail(arch: Arch) -> tuple[int, ...]:
 
 
 def _of(workload: Workload, m: int) -> _Tensors:
-    """Return a, its scales, groups without a row and an output: the first `m` rows of each."""
+    """Return the first `m` rows of a, its scales and the output, with groups that have no rows."""
     scale = jitgen.quantize.kernel_layout(workload.a_scale[:m])
     return workload.a[:m], scale, torch.zeros_like(workload.groups), workload.out[:m]
 
 
 def _first_rows(problem: GroupedGemmProblem, arch: Arch) -> int:
-    """Return the fewest rows of the first bucket that holds `_SIZES` counts and one more."""
+    """
+    Return the fewest rows of the first bucket that contains more than `_SIZES` numbers of rows.
+    """
     edges = (0, *edges_of(problem, arch))
     for low, high in itertools.pairwise(edges):
         if (high - low) * problem.groups > _SIZES:

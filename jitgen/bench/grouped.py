@@ -199,7 +199,7 @@ def contest(case: Case, peers: Sequence[Peer], of: Sequence[Workload]) -> Contes
 
 
 def _joined(peer: Peer, case: Case, of: Sequence[Workload]) -> Ready:
-    """Return a peer with the operands of every call."""
+    """Return one side that makes a peer's calls with each of the operands."""
     every = [peer.prepare(each, case.rows_per_group) for each in of]
     return replace(
         every[0],
@@ -314,7 +314,10 @@ def _run(
 
 
 def _steps(name: str, given: Given) -> list[Step]:
-    """Return the steps of a suite; cases of one's own take the place of its own, and the knee's."""
+    """
+    Return the steps of a suite; if the user gives a file of cases, these replace those of the suite
+    and of the knee.
+    """
     if given["cases_at"]:
         return plan(cases.load(given["cases_at"]), given["only"])
     knee = cases.load(cases.KNEE) if name == "hopper" else ()

@@ -122,8 +122,8 @@ class Measured(Record):
         """
         Return the part of jitgen's median that a kernel would need at a GPU's limits.
 
-        The limit is the larger of `num_bytes` at `copy_rate` and `flop` at `FLOP_PER_S`. Few rows
-        may come to a little more than 1, for a copy writes as much as it reads.
+        The limit is the larger of `num_bytes` at `copy_rate` and `flop` at `FLOP_PER_S`. With few
+        rows the result may be a little more than 1, because a copy also writes as much as it reads.
         """
         if not (self.seconds and copy_rate):
             return None
@@ -151,7 +151,7 @@ class Accuracy(Record):
 
     @property
     def words(self) -> str:
-        """The errors of all sides in a line."""
+        """The errors of all sides as one line of text."""
         return ", ".join(f"{side} {error:.3e}" for side, error in self.errors.items())
 
 

@@ -27,7 +27,7 @@ the ratio is below it.
 
 
 class Figure(StrEnum):
-    """What a target is about, as its unit is written."""
+    """The kind of figure that a target is about; its value is the unit in tables."""
 
     COPY = "% copy"
     """The share of the copy rate."""

@@ -103,7 +103,7 @@ class Tried:
 
     @property
     def is_right(self) -> bool:
-        """Whether every kernel is right."""
+        """Whether every kernel was checked and is right."""
         return not self.error and all(each.is_right for each in self.checks)
 
 

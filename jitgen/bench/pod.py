@@ -108,7 +108,10 @@ class Start:
 
 
 def rows() -> Iterator[Row]:
-    """Yield the time to the first result for each side, and its difference from a local hit."""
+    """
+    Yield the time to the first result for each side, and the difference from the time of a local
+    hit.
+    """
     with TemporaryDirectory(prefix="jitgen-bench-") as name, Places(Path(name)) as places:
         found, missing = sides(places)
         for place, side in enumerate(found):
@@ -338,7 +341,7 @@ class Places:
 
     @functools.cached_property
     def _pushed(self) -> Path:
-        """The folder of a remote, with every kernel of `root`, signed."""
+        """The folder of a remote cache with every kernel of `root`, each signed."""
         trust, target = self._trust, self._base / "remote"  # no key signs before it is trusted
         command = [sys.executable, "-P", "-m", "jitgen", "cache", "push", "--json"]
         done = subprocess.run(

@@ -79,7 +79,10 @@ def _miss() -> Finding:
 
 
 def _ready(store: Store) -> Iterator[Finding]:
-    """Yield the plans that were prewarmed for the device of this machine."""
+    """
+    Yield a finding for each plan that was prewarmed here, a warning if it lacks this machine's
+    device or settings; or one finding that says that there are no such plans.
+    """
     from jitgen.runtime import coverage
     from jitgen.selection.device import chosen_for, device_name
     from jitgen.targets.devices import default_arch

@@ -110,8 +110,8 @@ def from_config(  # noqa: PLR0913  # each is one option
     """
     Make the plan of a model from its config.json.
 
-    CONFIG is the file, which states sizes, formats, activation and router, or its folder. What no
-    layer computes is refused by its name.
+    CONFIG is the file, which states sizes, formats, activation and router, or its folder. If the
+    model needs something that no layer computes, the command fails and names it.
     """
     if has_group and max_tokens is None:
         raise click.UsageError("--group needs --max-tokens: the most tokens of each rank")

@@ -192,10 +192,10 @@ def rotate(
     **days: int,
 ) -> None:
     """
-    Let KEY take the place of those that sign now.
+    Replace the keys that sign now by KEY.
 
-    With --replaces of some of them; with --root of the root key, and both sign the document. The
-    replaced keys end, as is printed; what they signed in their time stays valid.
+    With --replaces, replace only the named keys; with --root, the root key: both root keys then
+    sign the document. Prints when the replaced keys end; their earlier signatures stay valid.
     """
     path, root = document_path(path), PrivateKey.load(root_key)
     before, lasts = read_document(path), timedelta(days=days["valid"])
@@ -324,7 +324,10 @@ def adopt(output: Output) -> None:
 @click.option("--to", "url", help="URL to copy to; default: the first of JITGEN_REMOTE.")
 @with_output
 def push(output: Output, path: Path | None, url: str | None) -> None:
-    """Put a trust document where hosts fetch kernels. Those take it that fetch there."""
+    """
+    Put a trust document where hosts fetch kernels. Hosts that fetch kernels there use it from then
+    on.
+    """
     from jitgen.cli.cache_remote import backend_of
     from jitgen.remote.layout import TRUST_PATH
     from jitgen.remote.outcomes import RemoteError

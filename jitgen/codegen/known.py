@@ -76,5 +76,5 @@ def end_of_block(plain: list[str], i: int) -> int:
 
 
 def dedented(lines: list[str]) -> list[str]:
-    """Return lines one level further out."""
+    """Return lines with one level of indentation less."""
     return [line.removeprefix("    ") for line in lines]

@@ -148,7 +148,7 @@ def origins(source: Source) -> Origins:
 
 
 def _followed(source: Source) -> tuple[list[tuple[int, str]], list[_Place]]:
-    """Return depth and name of each part, and the lines that come out of Jinja, but empty ones."""
+    """Return depth and name of each part, and the lines of Jinja's output that are not empty."""
     template = template_of(source.config, source.arch)
     given = values(source.config, source.arch)
     plain = configured(jinja2.Environment, Loader(roots(template.root)))
@@ -192,7 +192,7 @@ def _read(text: str) -> tuple[list[tuple[int, str]], list[tuple[str, int, int]]]
 
 
 def _placed(rows: Sequence[tuple[str, int, int]]) -> Iterator[_Place]:
-    """Yield the rows that are neither empty nor name a section, each with that of its section."""
+    """Yield a place for each row that is neither empty nor the name of a section."""
     section = ""
     for row, part, line in rows:
         if named := SECTION.fullmatch(row):
@@ -229,7 +229,10 @@ def _aligned(rows: Sequence[str], places: Sequence[_Place]) -> Iterator[_Place |
 
 
 def _alike(places: Sequence[_Place], keys: Sequence[tuple[str, str]]) -> list[_Place | None]:
-    """Return the places of changed lines, in order, so that lines are most alike in sum."""
+    """
+    Return the places of changed lines, in order, such that the sum of their similarities is
+    largest.
+    """
     best = [[0.0] * (len(places) + 1) for _ in range(len(keys) + 1)]
     alike = [[_likeness(place, key) for place in places] for key in keys]
     for j in range(len(keys) - 1, -1, -1):
@@ -259,7 +262,7 @@ def _likeness(place: _Place, key: tuple[str, str]) -> float:
 
 
 def _parts(names: Sequence[tuple[int, str]], found: Sequence[_Place | None]) -> Iterator[Part]:
-    """Yield the parts with the lines of a source that come of them."""
+    """Yield the parts with the lines of a source that come from them."""
     own: list[list[int]] = [[] for _ in names]
     for number, place in enumerate(found, start=1):
         if place is not None:

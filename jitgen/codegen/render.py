@@ -73,14 +73,14 @@ class Loader(jinja2.FileSystemLoader):
         self, environment: jinja2.Environment, template: str
     ) -> tuple[str, str, Callable[[], bool]]:
         """
-        Return a template's text, with its name where it begins and where it continues after an
-        include.
+        Return a template's text, with comments that name the template at its beginning and after
+        each include.
         """
         text, path, is_current = super().get_source(environment, template)
         return self.prepared(text, template), path, is_current
 
     def prepared(self, text: str, template: str) -> str:
-        """Return what Jinja is to read for the text of a template."""
+        """Return the text that Jinja reads in place of the `text` of a template."""
         return _named(text, template)
 
 
@@ -124,7 +124,7 @@ _Environment = TypeVar("_Environment", bound=jinja2.Environment)
 
 
 def configured(kind: type[_Environment], loader: Loader) -> _Environment:
-    """Return an environment of a class, as templates are written for it."""
+    """Return an environment of class `kind`, configured as the templates require."""
     made = kind(
         loader=loader,
         line_statement_prefix="#%",
@@ -232,8 +232,8 @@ def _tidy(text: str) -> str:
 
 def _sections(text: str) -> str:
     """
-    Return a text with the names of only those partials that have lines, and without repeats in a
-    row.
+    Return a text without the name comments of partials that have no lines, and without the same
+    name twice in a row.
     """
     kept: list[str] = []
     current, waiting = "", ""

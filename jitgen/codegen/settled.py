@@ -52,7 +52,10 @@ def settled(text: str, plain: str, records: Iterable[str], kept: frozenset[str])
 
 
 def _parameters(text: str, plain: str, kept: frozenset[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield where parameters are read that have the same constant in every call, and this."""
+    """
+    Yield each place that reads a parameter for which every call passes the same constant, with this
+    constant.
+    """
     names = uses_of(plain)
     for function in functions_in(text, plain, kept):
         calls = [place for place in names[function.name] if place != function.at]
@@ -98,7 +101,10 @@ def _reads(
 
 
 def _fields(plain: str, record: str) -> Iterator[tuple[int, int, str]]:
-    """Yield where a record's fields are read that keep a constant as their default, and this."""
+    """
+    Yield each place that reads a record's field whose value is always its constant default, with
+    this default.
+    """
     start = plain.find(f"\nclass {record}(NamedTuple):\n")
     if start < 0:
         return
@@ -122,7 +128,7 @@ def _start_of_word(plain: str, end: int) -> int:
 
 
 def _is_filled(plain: str, record: str, body: str, name: str) -> bool:
-    """Return whether a record may be made with so many values in a row that a field is one."""
+    """Return whether any call that makes a record may pass a value for field `name` by position."""
     fields = re.findall(r"^    (\w+): ", body, re.MULTILINE)
     for match in re.finditer(rf"(?<![\w.]){record}\(", plain):
         parts = [plain[slice(*part)].strip() for part in parts_of(plain, match.end() - 1)]
@@ -138,14 +144,16 @@ def _is_filled(plain: str, record: str, body: str, name: str) -> bool:
 
 
 def _with(text: str, places: list[tuple[int, int, str]]) -> str:
-    """Return `text` with values in some places, and conditions without what they decide alone."""
+    """
+    Return `text` with values inserted at `places`, and without conditions that have become trivial.
+    """
     for start, end, value in sorted(places, reverse=True):
         text = text[:start] + value + text[end:]
     return _without(text, _NOTHING)
 
 
 def _without(text: str, pattern: re.Pattern[str]) -> str:
-    """Return `text` without what matches in its code."""
+    """Return `text` without the matches of `pattern`, which is searched in code only."""
     for match in reversed([*pattern.finditer(masked(text))]):
         text = text[: match.start()] + text[match.end() :]
     return text

@@ -260,7 +260,10 @@ def _without_notes(text: str, plain: str) -> str:
 
 
 def _without_fields(text: str, plain: str) -> tuple[str, str]:
-    """Return `text` without fields of records that nothing reads."""
+    """
+    Return `text` without comments on unused parameters in functions that now use all of their
+    parameters.
+    """
     for record in RECORDS:
         while (found := _unread(text, plain, record)) is not None:
             line, handed = found
@@ -324,7 +327,9 @@ def _is_plain(text: str, part: tuple[int, int], name: str) -> bool:
 
 
 def _without_variables(text: str, plain: str, kept: frozenset[str]) -> tuple[str, str]:
-    """Return `text` without local variables that nothing reads and no call with an effect sets."""
+    """
+    Return `text` without local variables that are never read and whose values have no side effects.
+    """
     names = uses_of(plain)
     cuts: list[tuple[int, int]] = []
     for function in functions_in(text, plain, kept):

@@ -35,10 +35,10 @@ def python(module: str, *arguments: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     """
-    Return this process's environment without what would have a new interpreter import from the
-    working folder, or write there: an empty or relative part of ``PYTHONPATH``, which safe-path
-    mode lets stand, and a relative ``TMPDIR``. Targets and operations of others are the same there,
-    also where the program, and not its environment, says whose.
+    Return the environment for a new interpreter: that of this process, with JITGEN_PLUGINS set to
+    the plug-ins that this process uses. Empty and relative parts of ``PYTHONPATH`` and a relative
+    ``TMPDIR`` are removed: with them, the interpreter would import from the working folder, or
+    write there.
     """
     changed = dict(os.environ)
     path = changed.pop("PYTHONPATH", "").split(os.pathsep)

@@ -272,7 +272,10 @@ def _set_host_level(module: Any, level: str) -> None:
 
 
 def _linked(directory: Path, name: str, *, links: bool) -> tuple[str, bytes, str]:
-    """Return name and content of the native code, and why it was not linked, if it was not."""
+    """
+    Return name and content of the native code, and the reason if it was not linked, else an empty
+    text.
+    """
     trouble = "they are not linked"
     if links:
         try:

@@ -50,7 +50,8 @@ def check_library(library: bytes) -> None:
     """
     Raise ValueError unless `library` is a whole shared library for this host.
 
-    The system's loader trusts what headers say, and the process ends where they say too much.
+    The system's loader trusts the headers: if they name bytes beyond the end of the file, the
+    process crashes.
     """
     if not size_at(library, 0, _MACHINES.get(platform.machine(), 0)):
         raise ValueError(f"it is no ELF file for {platform.machine()}, or is cut off")

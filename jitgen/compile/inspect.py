@@ -225,7 +225,7 @@ def instruction_counts(disassembly: str) -> dict[str, int]:
 
 def count(disassembly: str, operation: str) -> int:
     """
-    Return how often `operation` occurs in `disassembly`, with whatever follows it.
+    Return how often `operation` occurs in `disassembly`, with any suffixes.
 
     ``"WARPGROUP.DEPBAR"`` counts ``WARPGROUP.DEPBAR.LE`` too, and ``"LD"`` does not count ``LDG``.
     """

@@ -74,7 +74,10 @@ def flavour() -> int | None:
 
 @cache
 def _flavour() -> int:
-    """Return the same, cached; but without a generator the next call looks again."""
+    """
+    Return the major version of CUDA of the code generator in use, cached; if there is no generator,
+    the next call looks again.
+    """
     found = flavours()
     if not found:
         _forget_what_is_installed()
@@ -148,8 +151,8 @@ def version(name: str) -> str | None:
     """
     Return the version of the distribution `name`; None if it is not installed.
 
-    It stands in the head of a file that goes on with a whole manual: to parse that for each of the
-    packages, as importlib.metadata does, takes a fifth of what a start takes without its imports.
+    Only the head of the metadata file is read. To parse the whole file for each package, as
+    importlib.metadata does, would take a fifth of the time of a start without its imports.
 
     Raises:
         ResourceError: What is installed cannot be read just now.
@@ -171,7 +174,7 @@ def _require_readable() -> None:
     Raise unless folders can be read: importlib finds nothing in one that it cannot read.
 
     Raises:
-        ResourceError: There are no descriptors left, say.
+        ResourceError: For example, no descriptors are left.
     """
     try:
         os.close(os.open("/", os.O_RDONLY | os.O_CLOEXEC))
@@ -282,7 +285,7 @@ def cpuinfo(name: str) -> str:
 
 
 def _head(path: Path) -> str:
-    """Return the beginning of `path`: the kernel writes as much again for each further CPU."""
+    """Return the beginning of `path`: the operating system repeats it for each further CPU."""
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
             return stream.read(2**14)

@@ -71,8 +71,8 @@ class AddLoraConfig(TiledConfig):
 @frozen
 class AddLoraProblem(UngroupedTokens):
     """
-    One call of `add_lora`: (m * top_k, k) of x to as many rows of n, through `rank` values of each
-    part.
+    One call of `add_lora`: each of m * top_k rows, (k,) of x, becomes `rank` values for each part,
+    and these a row (n,).
 
     Attributes:
         m: Tokens.

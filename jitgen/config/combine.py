@@ -85,7 +85,7 @@ class CombineConfig(TiledConfig):
 @frozen
 class CombineProblem(UngroupedTokens):
     """
-    One call of `combine`: `top_k` rows each to (m, n).
+    One call of `combine`: the `top_k` rows of each token are added up to (m, n).
 
     Attributes:
         m: Tokens.

@@ -61,7 +61,7 @@ class CombineRanksConfig(TiledConfig):
 @frozen
 class CombineRanksProblem(UngroupedTokens):
     """
-    One call of `combine_ranks`: (m, n) of every rank to each of them.
+    One call of `combine_ranks`: every rank sends (m, n) to each rank.
 
     Attributes:
         m: Rows of each rank in the buffers.

@@ -78,7 +78,7 @@ class DispatchConfig(TiledConfig):
 @frozen
 class DispatchProblem(UngroupedTokens):
     """
-    One call of `dispatch`: (m, k) of each rank to every rank.
+    One call of `dispatch`: each rank sends (m, k) to every rank.
 
     Attributes:
         m: Rows of each rank in the buffers.

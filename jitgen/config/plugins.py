@@ -113,7 +113,10 @@ def _built_in(kind: PluginKind[Any]) -> tuple[str, ...]:
 
 
 def _is_built_in(kind: PluginKind[Any], name: object) -> bool:
-    """Return whether there is such a folder: a start reads that of the name alone."""
+    """
+    Return whether a folder called `name` holds the object; looks at no other folder, which keeps a
+    start fast.
+    """
     return name in _folders(kind) and _holds(kind, str(name))
 
 

@@ -107,7 +107,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _launch(given: argparse.Namespace) -> Launch:
-    """Return the launch of the command line; the kernel is taken to consent to what it asks for."""
+    """
+    Return the launch that the command line describes, with its cluster size and shared memory
+    allowed.
+    """
     return Launch(
         grid=given.grid,
         block=given.block,

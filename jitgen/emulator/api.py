@@ -52,8 +52,8 @@ def emulate(
         unknown: Names of tensors (`Artifact.names`, or "argument 3") whose contents mean nothing
             until the kernel has written them: outputs and workspaces as ``torch.empty`` makes them.
             A read before that is a finding.
-        settled: Names of tensors that no earlier grid can still be writing when this one starts
-            before that has ended: to read them before griddepcontrol.wait is no finding.
+        settled: Names of tensors that no earlier grid can still be writing, even if this grid
+            starts before that one has ended: reading them before griddepcontrol.wait is no finding.
         explores: Leave out random modes once the modes before stand for every schedule, and try
             other orders where the schedule is observed, at most `MOST_EXPLORED`.
 

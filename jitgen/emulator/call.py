@@ -162,7 +162,9 @@ def _observations(machines: list[Machine]) -> Iterator[Observation]:
 
 
 def _coverage(machines: list[Machine], programs: list[Program]) -> dict[str, Coverage]:
-    """Return the coverage of each kernel, launched or not; of one name they have numbers."""
+    """
+    Return the coverage of each kernel, launched or not; kernels with the same name get numbers.
+    """
     names: dict[Program, str] = {}
     number: Counter[str] = Counter()
     for program in programs:

@@ -268,7 +268,10 @@ def _prepared(
 
 
 def _require_lost(mode: Mode, queues: Sequence[_Queue], replays: int) -> None:
-    """Refuse to lose a device from a launch on that it does not have: nothing would be lost."""
+    """
+    Check that the device that `mode` loses has the launch from which on it is lost; raises
+    InputError.
+    """
     if not mode.is_lost:
         return
     launches = len(queues[mode.late_device].steps) * replays
@@ -288,10 +291,10 @@ def _holds(outer: Tensor, inner: Tensor) -> bool:
 
 def _check_owners(queues: list[_Queue], tensors: dict[str, Tensor]) -> None:
     """
-    Find a tensor that two devices are given as their own.
+    Check that no tensor is given to two devices as their own.
 
     Raises:
-        InputError: There is one.
+        InputError: A tensor is.
     """
     found = [
         (tensors[name].data_ptr(), span(tensors[name]), name, device)

@@ -76,7 +76,7 @@ class Verdict:
         }
 
     def __str__(self) -> str:
-        """Return all of it in lines."""
+        """Return the whole verdict as lines of text."""
         lines = [str(one) for one in (self.report, self.fault) if one is not None]
         lines += [f"{name}: {count} wrong values" for name, count in self.wrong.items() if count]
         return "\n".join(lines)
@@ -91,7 +91,7 @@ class Document:
         calls: In the order of each device.
         windows: By name.
         tensors: The tensors by name, one for each device.
-        unknown: Names of those that hold nothing that means anything.
+        unknown: Names of the tensors whose first contents mean nothing.
     """
 
     def __init__(self, content: Mapping[str, Any], folder: Path) -> None:
@@ -240,7 +240,7 @@ class Document:
         return found
 
     def _named(self, given: Any, device: int) -> tuple[str, object]:
-        """Return what messages call an argument of a call on a device, and its value."""
+        """Return an argument of a call on a device: its name in messages, and its value."""
         words = json.dumps(given)
         if isinstance(given, (int, float)) and not isinstance(given, bool):
             return words, given
@@ -268,7 +268,10 @@ class Document:
         return self.window(given["window"]).seen(of=number % self.count, on=device)
 
     def table(self, given: Mapping[str, Any], device: int) -> Tensor:
-        """Return a tensor of where a device sees all buffers, one for all calls."""
+        """
+        Return a tensor with the addresses at which a device sees all buffers; all calls share this
+        tensor.
+        """
         _check_names(given, {"table"}, "an argument")
         key = f"table of {given['table']}"
         if key not in self.tensors:
@@ -277,7 +280,7 @@ class Document:
         return self.tensors[key][device]
 
     def addresses(self, given: Mapping[str, Any], device: int) -> bytes:
-        """Return the same as a structure."""
+        """Return the addresses at which a device sees all buffers, as the bytes of a structure."""
         _check_names(given, {"addresses"}, "an argument")
         window = self.window(given["addresses"])
         found = (window.address(of=of, on=device) for of in range(self.count))

@@ -4,7 +4,8 @@ Kinds of findings, and which of them are errors: one table for the machine and f
 
 An error is something that the PTX ISA forbids or gives no meaning, so that hardware may do
 anything. A warning is something that the ISA leaves open: such a kernel may work on the hardware
-that it was tried on, and counts as right. `docs/emulator.md` shows this table; a test compares.
+that it was tried on, and counts as right. `docs/emulator.md` shows this table; a test compares
+both.
 """
 
 from __future__ import annotations

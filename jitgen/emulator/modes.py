@@ -45,8 +45,9 @@ class Mode:
         fails_peeks: A wait that may fail does so the first time, unless the answer is certain.
         last: The cluster, in the order of the launch, that starts after all others; -1: none.
         late_device: Of several devices the one that goes on only when no other can; -1: none.
-        lost_from: That device begins launches from this number on when all others have ended. What
-            they leave is their answer to that, and not compared with other modes. -1: it is late.
+        lost_from: That device begins launches from this number on when all others have ended. Their
+            results depend on the loss, and are not compared with those of other modes. -1: it is
+            not lost.
         links: How stores to peers arrive; None: at once.
     """
 

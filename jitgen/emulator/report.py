@@ -52,7 +52,7 @@ class Finding:
         return {**asdict(self), "severity": str(self.severity)}
 
     def __str__(self) -> str:
-        """Return all of it in one paragraph."""
+        """Return the finding as one paragraph."""
         times = f" ({self.count} times)" if self.count > 1 else ""
         where = f"\n  at {self.place}" if self.place else ""
         whose = f"\n  by {self.who}" if self.who else ""
@@ -82,7 +82,7 @@ class Observation:
     count: int = 1
 
     def __str__(self) -> str:
-        """Return all of it in a line."""
+        """Return the observation as a line."""
         return f"observes the schedule: {self.what}\n  at {self.place}"
 
 
@@ -103,7 +103,8 @@ class Run:
         coverage: What was executed of each kernel, by its name in the PTX.
         observed: What it observed of its schedule.
         firsts: Clusters of its launches, by number, that were first where that was observed.
-        devices: How many ran together. What they observe of words of memory is told of one alone.
+        devices: How many ran together. Observations of words of memory are only recorded for one
+            device.
     """
 
     mode: str
@@ -124,7 +125,10 @@ class Run:
 
     @property
     def is_proof(self) -> bool:
-        """Whether it stands for every schedule: it is clean, of one device and observes none."""
+        """
+        Whether it stands for every schedule: it is clean, has one device, and observes nothing of
+        its schedule.
+        """
         return self.is_clean and not self.observed and self.devices == 1
 
 

@@ -4,7 +4,7 @@ One thread for numpy's matrix products, which are too small for several.
 
 A product of one instruction takes microseconds; waking other threads takes as long, and on a busy
 machine a thousand times longer. OpenBLAS, which comes with numpy's wheels, decides by the number of
-operations, and can be told.
+operations, but the number of threads can be set.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 The work of one rank in a warm-up: its share of the compiles, and those that others leave undone.
 
 A rank claims the kernels of its shard that have no record yet, compiles them in processes of their
-own, and stores each entry for the others as it is done. Then it goes through the rest. A kernel
-that another rank has done it takes from their shared cache, or from the job's store. A kernel that
-no living rank works on it compiles itself. It ends when every kernel is in its own cache; there is
-no barrier at which it waits for other ranks.
+own, and stores each entry for the others as it is done. Then it goes through the rest. It takes
+each kernel that another rank has done from their shared cache, or from the job's store, and
+compiles each kernel that no living rank works on. It ends when every kernel is in its own cache;
+there is no barrier at which it waits for other ranks.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every candidate of a case: checked, then timed in turn."""
+"""Checks every candidate of a case, then times all of them in turn."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def compiled(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _side(
     every: Sequence[Operands], calls: Sequence[Call], kernel: str = ""
 ) -> Callable[[], Ready]:
-    """Return a function that makes a side of calls; the check covers all of them."""
+    """Return a function that returns a side with these calls; its check covers all of them."""
 
     def check() -> None:
         for each, call in zip(every, calls, strict=True):

@@ -151,10 +151,10 @@ def _plain(
 
 def _check(found: tuple[Any, ...], *, arguments: tuple[Tensor, ...]) -> None:
     """
-    Check the results that depend on the routing found; `route` checks its own.
+    Check the results of all steps; those after `route` are checked for the routing that it found.
 
     Raises:
-        WrongResult: Something else was found.
+        WrongResult: A result is wrong.
     """
     _, _, x, between, y, shared = arguments
     weights, offs, permutation, inverse, sent, activated, summed = found

@@ -129,8 +129,8 @@ class Measured(Record):
 
     def limit(self, side: str) -> float | None:
         """
-        Return the ratio of the bytes: the value of `ratio` if both sides had the same rate of
-        bytes.
+        Return FP8's bytes over the side's bytes: the value that `ratio` would have if both sides
+        read bytes at the same rate.
         """
         if FP8 not in self.sides or side not in self.sides:
             return None

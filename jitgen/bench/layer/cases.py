@@ -48,7 +48,10 @@ class Case(Record):
 
     @property
     def layer(self) -> str:
-        """Name of the layer, the same for all of its cases: ``32 of 256 experts, routed``."""
+        """
+        Name of the layer, which is the same for all numbers of tokens: ``32 of 256 experts,
+        routed``.
+        """
         return (
             f"{self.experts} of {self.of} experts, routed" if self.of else f"{self.experts} experts"
         )

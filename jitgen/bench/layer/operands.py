@@ -160,12 +160,12 @@ class Operands:
 
     @property
     def by_block(self) -> ExpertWeights:
-        """The weights of the case's experts, a scale for each 128 x 128."""
+        """The weights of the case's experts with a scale for each 128 x 128 values."""
         return self._part(self._experts.by_block)
 
     @property
     def by_row(self) -> ExpertWeights:
-        """The same numbers, a scale for each row."""
+        """The same weights with a scale for each row."""
         return self._part(self._experts.by_row)
 
     @property

@@ -4,8 +4,8 @@ Other implementations of the same product, each a class in its own module. jitge
 of these peers: a peer that is not installed, or that cannot compute a case, is left out with a
 reason.
 
-A peer's operands are prepared before it is timed, with scales in the layout that it requires; work
-that it has to do at every call is part of its time.
+A peer's operands are prepared before it is timed, with scales in the layout that it requires;
+conversions that a caller has to repeat for every call are part of its time.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def _grouped_gemm(
     RASTER: tl.constexpr,
 ):
     """
-    Compute one tile; the order of programs is RASTER tiles of rows, then the next tile of columns.
+    Compute one tile; programs go through RASTER tiles of rows before the next tile of columns.
     """
     place = tl.program_id(0)
     columns = tl.cdiv(n, BLOCK_N)

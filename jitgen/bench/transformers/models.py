@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-The models that are measured, how each is made, and its experts in FP8 beside those in bfloat16.
-"""
+"""The models that are measured, how each is made, and how its experts are converted to FP8."""
 
 from __future__ import annotations
 
@@ -116,7 +114,8 @@ def make(model: Model, device: str) -> Any:
 
 def register() -> None:
     """
-    Make jitgen's experts known to transformers, and the sums in float32 that all are compared with.
+    Make jitgen's experts known to transformers, and the float32 experts that all implementations
+    are compared with.
 
     Raises:
         ToolchainError: transformers is not installed, or older than 5.
@@ -137,7 +136,8 @@ class Formats:
     The experts of a model in both formats, of the same values.
 
     Args:
-        model: The model, whose experts are rounded to what FP8 blocks of 128 x 128 hold.
+        model: The model; its experts are rounded to values that FP8 with scales of 128 x 128 blocks
+            can represent.
     """
 
     def __init__(self, model: Any) -> None:

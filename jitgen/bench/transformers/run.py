@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run: each side of a piece of work is compared with float32 experts, then all take turns."""
+"""Measures models: each implementation is first compared with float32 experts, then all are timed in
+turn.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,12 @@ OF_GROUPED = 1.5
 @frozen
 class Work(Record):
     """
-    Work of a model: texts, prompt and new tokens.
+    What a model has to do: read prompts, and generate tokens.
 
     Attributes:
-        texts: Texts at once.
-        prompt: Tokens of each that are there.
-        new: Tokens of each that are generated; 0: prefill alone.
+        texts: Number of texts in the batch.
+        prompt: Number of tokens in the prompt of each text.
+        new: Number of tokens that are generated for each text; 0: only prefill is measured.
     """
 
     texts: int
@@ -62,12 +64,14 @@ class Work(Record):
 
     @property
     def tokens(self) -> int:
-        """Tokens that count: the generated ones, or those of the prompts."""
+        """Tokens that a rate counts: the generated ones, or those of the prompts."""
         return self.texts * (self.new or self.prompt)
 
     @property
     def at_once(self) -> tuple[int, ...]:
-        """Tokens that a layer has at once: in prefill, and for each new one."""
+        """
+        Numbers of tokens that a layer computes in one call: in prefill, and for each new token.
+        """
         prefill = self.texts * self.prompt
         return (prefill, self.texts) if self.new else (prefill,)
 
@@ -86,12 +90,13 @@ class Measured(Record):
 
     Attributes:
         model: Its name.
-        work: What it did.
+        work: What the model had to do.
         rates: Tokens a second of each side, from medians.
-        spreads: How far best and worst time lie apart, as parts of the median.
-        errors: How far each side's logits are from those of float32 experts, as a part of their
-            norm, in the median of tokens.
-        missing: Sides that are not there, and why.
+        spreads: Difference of the longest and the shortest time of each side, relative to the
+            median.
+        errors: Distance of each side's logits from those of float32 experts, relative to their
+            norm: the median over the tokens.
+        missing: Sides without a result, each with the reason.
     """
 
     JSON: ClassVar[str] = "model work tokens_per_s=rates spreads errors missing"
@@ -119,7 +124,7 @@ class TransformersReport(Report):
     found: list[Measured] = field(default_factory=list)
 
     def targets(self) -> Iterator[Row]:
-        """Yield how fast ours is beside grouped_mm: at least as fast."""
+        """Yield the speed of jitgen relative to grouped_mm, which must be at least 1."""
         for each in self.found:
             for side in (OURS, OURS_FP8):
                 if {OURS, GROUPED, side} <= each.rates.keys():
@@ -133,7 +138,9 @@ class TransformersReport(Report):
                     )
 
     def tables(self) -> Iterator[Table]:
-        """Yield tokens a second with errors behind them, and who was left out."""
+        """
+        Yield a table of tokens per second with the errors, and one of the sides that were left out.
+        """
         yield Table(
             title="tokens a second, and how far logits are from those of float32 experts",
             columns=("model", "work", *SIDES),
@@ -145,7 +152,7 @@ class TransformersReport(Report):
         )
 
     def remarks(self) -> Iterator[str]:
-        """Yield which sides were left out of which piece of work."""
+        """Yield a line for each side that was left out, with the work for which it was."""
         for each in self.found:
             for side, why in each.missing.items():
                 yield f"{each.case}: {side} is left out: {why}"
@@ -158,7 +165,10 @@ def _cell(found: Measured, side: str) -> str:
 
 
 def limit(side: str, errors: dict[str, float]) -> float:
-    """Return the largest error of a side: for ours in bfloat16, what grouped_mm's allows."""
+    """
+    Return the largest error of a side: for jitgen's in bfloat16 it depends on the error of
+    grouped_mm.
+    """
     if side in {OURS_FP8, GROUPED_FP8}:
         return FP8_LIMIT
     return OF_GROUPED * errors[GROUPED] if side == OURS and GROUPED in errors else BF16_LIMIT
@@ -207,7 +217,7 @@ def measured(
     sides: Sequence[str] = SIDES,
     rounds: int = 5,
 ) -> Measured:
-    """Check and time the sides of one piece of work."""
+    """Check and time the sides for one `work`."""
     generator = torch.Generator(_DEVICE).manual_seed(work.tokens)
     shape = (work.texts, work.prompt)
     vocabulary = made.config.vocab_size
@@ -234,7 +244,10 @@ def measured(
 
 
 def answered(made: Any, work: Work, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return tokens (texts, steps), in prefill those of the prompt, and logits after each step."""
+    """
+    Return the tokens (texts, steps), which for prefill are those of the prompt, and the logits
+    after each step.
+    """
     if not work.new:
         kept = min(_COMPARED, work.prompt)
         return ids[:, -kept:], made(ids, logits_to_keep=kept, use_cache=False).logits
@@ -244,11 +257,13 @@ def answered(made: Any, work: Work, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 def difference(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> float:
     """
-    Return how far the logits of a step are from expected ones, as a part of their norm: the median.
+    Return the distance of logits from the expected ones, relative to their norm: the median over
+    the steps.
 
-    Now and then a difference in the last bit makes a router choose another expert, which some steps
-    of every implementation show. Where a text goes on with another token, rounding decided between
-    two that were equally likely; the steps that follow have another text and are not compared.
+    It is a median because in some steps of every implementation a difference in the last bit makes
+    a router choose another expert. If a text continues with another token, rounding has decided
+    between two equally likely tokens; the following steps then have another text and are not
+    compared.
 
     Raises:
         WrongResult: A step's logits are off by more than their norm.
@@ -308,7 +323,10 @@ def _generated(made: Any, work: Work, ids: Tensor, **options: Any) -> Any:
 def _timed(
     formats: Formats, calls: dict[str, Callable[[], object]], rounds: int
 ) -> dict[str, Times]:
-    """Return times of the whole calls on the host's clock, sides in turn, the first not counted."""
+    """
+    Return the times of whole calls by the host's clock; sides are timed in turn, and the first
+    round does not count.
+    """
     seconds: dict[str, list[float]] = {side: [] for side in calls}
     for turn in range(rounds + 1):
         for side, call in calls.items():

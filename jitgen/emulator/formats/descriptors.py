@@ -145,7 +145,10 @@ def chunks(descriptor: Descriptor, operand: Operand) -> NDArray[np.int64]:
 
 
 def _k_major(descriptor: Descriptor, operand: Operand) -> NDArray[np.int64]:
-    """Core matrices of 8 rows follow at `stride`, columns as wide as the swizzle at `leading`."""
+    """
+    Return the chunks of a K-major operand: its core matrices of 8 rows are `stride` apart, and its
+    columns, each as wide as the swizzle, `leading`.
+    """
     row = np.arange(operand.rows)[:, None]
     byte = CHUNK * np.arange(-(-operand.row_bytes // CHUNK))
     width = descriptor.width
@@ -156,7 +159,10 @@ def _k_major(descriptor: Descriptor, operand: Operand) -> NDArray[np.int64]:
 
 
 def _mn_major(descriptor: Descriptor, operand: Operand) -> NDArray[np.int64]:
-    """Atoms of 8 k follow at one offset, columns as wide as the swizzle at the other."""
+    """
+    Return the chunks of an MN-major operand: its atoms of 8 k are one offset apart, and its
+    columns, each as wide as the swizzle, the other offset.
+    """
     k = np.arange(operand.row_bytes // operand.element_bytes)[:, None]
     byte = CHUNK * np.arange(-(-operand.rows * operand.element_bytes // CHUNK))
     width = descriptor.width

@@ -209,7 +209,7 @@ def _check_modifiers(bits: int, kind_name: str, found: InstructionDescriptor) ->
 
 def _check_types(bits: int, kind_name: str, found: InstructionDescriptor, scales: int) -> None:
     """
-    Find types that do not go together.
+    Refuse types that do not go together.
 
     Tables of the sections "Matrix Shape", where an f16 D goes with f16 operands, and "Valid
     combinations of scale_vectorsize with types and MMA-Kind", where ue4m3 goes with blocks of 16.
@@ -223,7 +223,9 @@ def _check_types(bits: int, kind_name: str, found: InstructionDescriptor, scales
 
 
 def _check_shape(bits: int, kind_name: str, found: InstructionDescriptor, ctas: int) -> None:
-    """M x N must be in the tables of "Matrix Shape" and "Transpose and Negate operations"."""
+    """
+    Refuse M x N that are not in the tables of "Matrix Shape" and "Transpose and Negate operations".
+    """
     rows = {64, 128} if ctas == 1 else {128, 256}
     if KINDS[kind_name].scales:
         rows.discard(64)

@@ -42,7 +42,10 @@ def in_shared_memory(raw: NDArray[np.uint8], name: str, *, is_padded: bool) -> N
 
 
 def _six_bit_codes(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the codes in units of 16 bytes of which 12 hold 16 codes: [rows, bytes] likewise."""
+    """
+    Return the codes of 6 bits: the first 12 of 16 bytes hold 16 codes, and in the result each code
+    is a byte.
+    """
     units = raw.reshape(len(raw), -1, _PADDED_TO)[:, :, : _PADDED_TO * 3 // 4].astype(np.uint32)
     triples = units.reshape(len(raw), -1, 3)
     bits = triples[..., 0] | triples[..., 1] << np.uint32(8) | triples[..., 2] << np.uint32(16)

@@ -221,7 +221,9 @@ def _round_to_bf16(values: Numbers) -> NDArray[np.uint16]:
 
 
 def _nearly_float32(values: Numbers) -> NDArray[np.float32]:
-    """Return float32 that bf16 rounds as it would `values`: none is in the middle by rounding."""
+    """
+    Return `values` as float32 that round to the same bf16: rounding to float32 makes no new ties.
+    """
     single = np.asarray(values, np.float32)
     if values.dtype == np.float32:
         return single

@@ -52,7 +52,9 @@ class Placement:
     order: NDArray[np.int64] | None
 
     def arranged(self, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return `data`, a tile [size], in the order of `where`; or the tile that lies so."""
+        """
+        Return `data`, a tile [size], in the order of `where`; or the tile of `data` in that order.
+        """
         if self.order is None:
             return data
         halves = np.ascontiguousarray(data).view(np.uint64).reshape(-1, 2)

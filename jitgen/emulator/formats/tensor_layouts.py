@@ -88,7 +88,10 @@ class Datapath:
 
     @property
     def lanes(self) -> NDArray[np.int64]:
-        """Lanes of tensor memory, ascending [rows * halves]; A's rows there have the same."""
+        """
+        Lanes of tensor memory, ascending [rows * halves]; rows of A in tensor memory have the same
+        lanes.
+        """
         if self.rows * self.halves == LANES:
             return np.arange(LANES)
         row = np.arange(self.rows)

@@ -286,7 +286,7 @@ class TensorMap:
 @lru_cache(maxsize=1024)
 def decode(data: bytes) -> TensorMap:
     """
-    Return what 128 bytes say.
+    Return the tensor map that 128 bytes encode.
 
     Raises:
         ValueError: They are not a tensor map of tiles.

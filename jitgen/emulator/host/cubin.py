@@ -42,7 +42,9 @@ class MachineCode:
 
 
 def kernels(library: bytes) -> dict[str, MachineCode]:
-    """Return what is said of each kernel; nothing where there is no machine code."""
+    """
+    Return the properties of each kernel's machine code, by name; empty if there is no machine code.
+    """
     start = library.find(elf.MAGIC)
     while start >= 0:
         try:

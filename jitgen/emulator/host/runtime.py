@@ -67,7 +67,7 @@ class Stub:
 
     @property
     def asserted_error(self) -> int:
-        """The first error where the host part insisted on success; 0 if there was none."""
+        """The first error of a call whose success the host part asserts; 0 if there was none."""
         return int(self._library.emulator_stub_asserted_error())
 
 

@@ -77,7 +77,9 @@ def resolve(f: Fragment, at: int, space: str, addresses: Integers) -> tuple[str,
 
 
 def generic(f: Fragment, space: str, addresses: Integers) -> NDArray[np.int64]:
-    """Return the generic addresses of those in a space, which tell the memory of devices apart."""
+    """
+    Return addresses of a state space as generic ones, which are different for different devices.
+    """
     found = addresses.astype(np.int64)
     return found + SHARED_WINDOW if space == SHARED else f.machine.memory.at_home(found)
 

@@ -26,7 +26,10 @@ _HALVES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
 
 
 def _exact(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str], Update]:
-    """Return what makes an update of a function of two numbers that are as in memory."""
+    """
+    Return a function of a type; it returns an update by `function` of two numbers, old value and
+    operand.
+    """
 
     def make(kind: str) -> Update:
         dtype = f"{_NUMPY[kind[0]]}{width(kind) // 8}"
@@ -41,7 +44,7 @@ def _exact(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str], U
 
 
 def _in_halves(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str], Update]:
-    """Return the same for a function of two numbers in f16 or bf16, that may be packed."""
+    """Do the same as `_exact` for a function of two numbers in f16 or bf16, which may be packed."""
 
     def make(kind: str) -> Update:
         name = kind.removesuffix("x2")
@@ -58,7 +61,7 @@ def _in_halves(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str
 
 
 def _bits(function: Callable[[Integers, Integers, Integers], Integers]) -> Callable[[str], Update]:
-    """Return what makes an update of a function of the old value and both operands, unsigned."""
+    """Do the same as `_exact` for a function of the old value and both operands, all unsigned."""
 
     def make(kind: str) -> Update:
         del kind
@@ -103,7 +106,7 @@ def update_of(operation: str, kind: str) -> Update:
     Return how an operation updates a number of type `kind`.
 
     Raises:
-        Unsupported: Its type is another.
+        Unsupported: The operation does not exist for this type.
     """
     if kind in _HALVES and operation in _HALF_OPERATIONS:
         return _HALF_OPERATIONS[operation](kind)

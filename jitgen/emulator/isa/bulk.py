@@ -212,7 +212,7 @@ def store_bytes(
 def _writer(
     issue: Issue, address: int, size: int, reduction: Reduction | None
 ) -> Callable[[Bytes], None]:
-    """Return what puts bytes into global memory."""
+    """Return a function that writes bytes to global memory."""
     target = issue.global_bytes(address, size)
 
     def write(data: Bytes) -> None:

@@ -242,7 +242,9 @@ def _map_box(issue: Issue, maps: PerThread) -> Box | None:
 
 
 def _check_early_read(issue: Issue, found: TensorMap, window: Window | None, of_map: int) -> None:
-    """Find a load, and of a tensor map, before the previous grid is known to end."""
+    """
+    Report a load, of a box or of its tensor map, before the previous grid is known to have ended.
+    """
     if window is not None:
         issue.check_early_read(found.address + window.offset, window.extent)
     if of_map < PARAM_BASE:
@@ -282,7 +284,7 @@ def _view(
 
 
 def _fetcher(issue: Issue, found: TensorMap, window: Window | None) -> Callable[[], Bytes]:
-    """Return what loads a box, uint8 [shared_bytes] in the order of its elements."""
+    """Return a function that loads a box, uint8 [shared_bytes] in the order of its elements."""
 
     def fetch() -> Bytes:
         part = None if window is None else _view(issue, found, window, np.uint8)
@@ -309,7 +311,7 @@ def _padded(found: TensorMap, box: Bytes) -> Bytes:
 def _writer(
     issue: Issue, found: TensorMap, window: Window | None, operation: str | None
 ) -> Callable[[Bytes], None]:
-    """Return what puts a box, uint8 [shared_bytes], into the tensor."""
+    """Return a function that writes a box, uint8 [shared_bytes], to the tensor."""
     if found.element.bits != found.element.padded_bits:
         issue.fault(f"a copy to a {found}, a type that can only be loaded")
     reduction = None if operation is None else _reduction(issue, found, operation)

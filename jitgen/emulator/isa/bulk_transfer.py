@@ -101,7 +101,9 @@ class Issue:
             self.fault(f"{what} {number:#x} of a bulk copy is not a multiple of {to}")
 
     def check_early_read(self, address: int, size: int) -> None:
-        """Find a read before the previous grid is known to end, but of what is settled."""
+        """
+        Report a read before the previous grid is known to have ended, unless its tensor is settled.
+        """
         thread = np.array([self.thread])
         check_early_read(self.f, self.at, thread, np.array([address]), size)
 
@@ -244,7 +246,7 @@ class Issue:
 
 def issues(f: Fragment, at: int, mask: Mask, operands: Vector = ()) -> Iterator[Issue]:
     """
-    Yield the copies that the threads under the mask issue.
+    Report warps that copy to global memory before the previous grid is known to have ended.
 
     Args:
         f: The fragment.
@@ -267,7 +269,7 @@ def issues(f: Fragment, at: int, mask: Mask, operands: Vector = ()) -> Iterator[
 
 
 def check_global(f: Fragment, at: int, mask: Mask) -> None:
-    """Find warps that copy to global memory before the previous grid is known to end."""
+    """Report warps that copy to global memory before the previous grid is known to end."""
     if f.machine.is_early:
         check_previous_grid(f, at, f.selected_warps(mask))
 

@@ -93,7 +93,7 @@ def _range(kind: str) -> tuple[int, int]:
 
 @cache
 def _limits(target: str, *, is_wide: bool) -> Limits:
-    """Return what conversions to an integer type must not leave."""
+    """Return the limits of conversions to an integer type."""
     low, high = _range(target)
     dtype = np.dtype(f"{'i' if target[0] == 's' else 'u'}{width(target) // 8}").type
     is_odd = is_wide or width(target) == 64

@@ -226,7 +226,10 @@ def _unit_of(f: Fragment, agent: int, lanes: NDArray[np.int64]) -> AsyncUnit:
 
 
 def _units(f: Fragment, mask: Mask) -> list[tuple[int, AsyncUnit, bool]]:
-    """Return the warp's agent of units with threads under the mask, and if all of theirs are."""
+    """
+    Return each unit that has threads under the mask: its warp's agent, the unit, and whether all of
+    its threads are under the mask.
+    """
     found = []
     for (warp, members), unit in f.cta.lane_units(UNIT).items():
         mine = f.threads.members(warp, mask) & members

@@ -78,7 +78,7 @@ def inval(builder: Builder, instruction: Instruction) -> None:
 
 
 def invalidate(f: Fragment, at: int, mask: Mask, addresses: PerThread) -> None:
-    """Make plain shared memory of barrier objects."""
+    """End barrier objects: their bytes are plain shared memory again."""
     for group in group_threads(f, at, mask, addresses, Use.INVAL):
         indices = np.arange(f.n)[group.indices][:1]
         f.cta.shared.note_mbarriers(f, at, np.array([group.barrier.offset]), indices)
@@ -203,7 +203,10 @@ def arrive_at(
 
 
 def _members(f: Fragment, group: Group) -> list[int]:
-    """Return a bit for each lane of a group's warps that is in it; none is left out of the dead."""
+    """
+    Return for each warp of a group the mask of its lanes in the group; EVERYONE if it has all
+    living lanes.
+    """
     indices = np.arange(f.n)[group.indices] if isinstance(group.indices, slice) else group.indices
     starts = np.searchsorted(f.agent_of[indices], group.agents)
     bits = np.add.reduceat(np.left_shift(1, f.threads.lane_ids[indices]), starts)

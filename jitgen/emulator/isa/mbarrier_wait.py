@@ -87,7 +87,7 @@ class _Awaited:
         return self.barrier.phase > self.number >> PHASE_SHIFT
 
     def note(self, f: Fragment, at: int, agents: NDArray[np.int64], *, is_done: bool) -> None:
-        """Note a wait of warps, and find those that the phase has passed by."""
+        """Note a wait of warps, and report warps that may have missed their phase."""
         phases = self.barrier.phases
         if self.form.is_parity:
             phases.note_wait(f, at, self.barrier, agents, is_done=is_done)

@@ -172,7 +172,8 @@ def load_and_wait(
 
 def wait_if_spinning(f: Fragment, at: int, found: bytes) -> Wait | None:
     """
-    Return the wait of threads that met the same twice with no write to global memory in between.
+    Return the wait of threads that loaded the same values twice with no write to global memory in
+    between.
 
     Args:
         f: The fragment that executes the instruction.

@@ -267,7 +267,10 @@ def arrive_with_value(
     is_aligned: bool,
     values: PerThread,
 ) -> tuple[Split | None, NDArray[np.bool_]]:
-    """Arrive with a value; executed again when the barrier is complete, return those of all."""
+    """
+    Arrive with a value. When the barrier is complete, this is executed again, and returns the value
+    that all arrivals give together.
+    """
     groups = _groups(f, None, numbers)
     if len(groups) > 1:
         f.fault(at, "warps that run together reduce at different barriers, which is not modelled")

@@ -4,7 +4,7 @@ Padding of elements of less than a byte that have a byte each: in registers and 
 
 The PTX ISA, sections "ldmatrix" and "Packing formats" of tcgen05, shows where the padding bits are
 and not what they may hold. Copies and conversions leave zeros there; a kernel that leaves something
-else relies on matrix instructions that do not look: a warning.
+else relies on matrix instructions that ignore the padding, which is a warning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BITS = {"e2m1": 0b11_0000_11, "e2m3": 0b11_000000, "e3m2": 0b11_000000}
 
 def check(f: Fragment, at: int, raw: Integers, name: str) -> None:
     """
-    Find padding that is not zero.
+    Report padding that is not zero.
 
     Args:
         f: The fragment that executes the matrix instruction.

@@ -6,8 +6,8 @@ PTX ISA, section "setmaxnreg". An increase blocks until the CTA's pool has the r
 to more, or an increase to less, than the warp has is undefined, and so is a second setmaxnreg
 before the warps of the warpgroup synchronised after the first. Whether the four warps execute the
 same is checked when the CTA ends. Where the launch says no number of registers the instruction "may
-have no effect": a warning, and no pool. So it is where ptxas took the instruction out, as it does
-when it cannot honour it.
+have no effect": a warning, and no pool. The same holds if ptxas has removed the instruction, as it
+does when it cannot apply it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def _serve(f: Fragment, at: int, warp: int, number: int, is_increase: bool) -> b
 
 
 def _check_synchronised(f: Fragment, at: int, warp: int) -> None:
-    """Find a further setmaxnreg of a warp that does not know its warpgroup executed the last."""
+    """
+    Report a setmaxnreg of a warp that has not synchronised with its warpgroup since their last one.
+    """
     pool = f.cta.registers
     done = len(pool.steps[warp])
     if not done:

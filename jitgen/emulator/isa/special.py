@@ -40,7 +40,9 @@ def _clock(f: Fragment) -> int:
 def _lane_mask(
     includes: np.ufunc,
 ) -> Callable[[Fragment], Integers]:
-    """Return a function: for each thread the mask of lanes that compare with its own."""
+    """
+    Return a function that returns, for each thread, the mask of the lanes that `includes` selects.
+    """
     lanes = np.arange(WARP)
     bits = np.left_shift(np.uint64(1), lanes.astype(np.uint64))
     masks = (includes(lanes[None, :], lanes[:, None]) * bits).sum(axis=1)

@@ -51,7 +51,9 @@ def emit_reduce(builder: Builder, instruction: Instruction) -> None:
 
 
 def _refuse(instruction: Instruction, known: set[str]) -> None:
-    """Raise Unsupported for a modifier that is neither in `known` nor one of both."""
+    """
+    Raise Unsupported for a modifier that is neither in `known` nor one that both instructions have.
+    """
     strange = sorted(set(instruction.parts[:-1]) - _PARTS - known)
     if strange:
         raise Unsupported(f"modifier .{strange[0]}")

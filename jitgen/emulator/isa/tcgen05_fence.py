@@ -78,7 +78,9 @@ def wait(builder: Builder, instruction: Instruction) -> None:
 
 
 def refuse_guard(instruction: Instruction) -> None:
-    """All threads of a warp execute these together, so compilers branch around them instead."""
+    """
+    Refuse a guard: all threads of a warp execute these together, so compilers branch around them.
+    """
     if instruction.guard is not None:
         raise Unsupported("a guard")
 
@@ -135,5 +137,5 @@ def known(cta: Cta, agent: int, clock: Clock) -> Clock:
 
 
 def _padded(clock: Clock, length: int) -> Clock:
-    """Return a clock that knows nothing of the agents that came later."""
+    """Return a clock with `length` entries; those of agents that were added later are 0."""
     return np.pad(clock, (0, length - len(clock)))

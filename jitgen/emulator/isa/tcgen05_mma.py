@@ -71,7 +71,9 @@ def mma(builder: Builder, instruction: Instruction) -> None:
 
 
 def _form(builder: Builder, instruction: Instruction, rest: list[str]) -> tuple[Form, list[str]]:
-    """Return what the opcode says, and of the operands after the descriptor those not used up."""
+    """
+    Return the parts of the opcode, and the operands after the descriptor that it does not use.
+    """
     name = _only(instruction, "kind::").removeprefix("kind::")
     if name not in KINDS:
         raise Unsupported(f"kind::{name}")

@@ -171,7 +171,7 @@ def usage_of(
 
 def share_of(job: Job, cta: Cta, position: int) -> Share:
     """
-    Find and note what one CTA accesses.
+    Determine and note what one CTA accesses.
 
     Args:
         job: The instruction.
@@ -216,9 +216,9 @@ def _note(job: Job, share: Share) -> None:
 
 def check_scale_addresses(job: Job) -> None:
     """
-    Find scale factors whose address contradicts the instruction descriptor.
+    Report scale factors whose address contradicts the instruction descriptor.
 
-    Which byte of a word comes first the descriptor says. Compilers keep it in bits 30 and 31 of the
+    The descriptor says which byte of a word comes first. Compilers keep it in bits 30 and 31 of the
     address as well, and copy it from there: the PTX ISA does not say what these bits do, so that
     other ones are a warning. Lanes between have no meaning.
 

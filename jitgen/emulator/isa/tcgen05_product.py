@@ -44,7 +44,8 @@ _S32 = np.iinfo(np.int32)
 
 def plan(f: Fragment, at: int, thread: int, form: Form, operands: Operands) -> Callable[[], None]:
     """
-    Note all accesses of an instruction that a thread, 0..n-1, issues; return what does it.
+    Note all accesses of an instruction that a thread, 0..n-1, issues; return a function that
+    executes it.
 
     Raises:
         MachineFault: A descriptor or an address is not valid.

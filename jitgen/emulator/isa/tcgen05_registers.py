@@ -184,7 +184,10 @@ def _parts_at(numbers: bytes, of_warps: bytes, shape: Shape) -> tuple[Part, ...]
 
 
 def _box(lanes: NDArray[np.int64], columns: NDArray[np.int64]) -> tuple[slice, slice] | None:
-    """Return the words [registers, k] as adjacent lanes and columns; None if they are not."""
+    """
+    Return the slices of lanes and columns with the words [registers, k]; None if these are not
+    adjacent.
+    """
     lane, column = int(lanes[0, 0]), int(columns[0, 0])
     is_box = (lanes == lane + np.arange(lanes.shape[1])).all() and (
         columns == column + np.arange(len(columns))[:, None]

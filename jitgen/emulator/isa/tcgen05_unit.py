@@ -81,7 +81,7 @@ class Issue:
             )
 
     def product(self, accumulator: int, shape: tuple[int, int, int]) -> Product:
-        """Return what pipelines know it by, if it is a product."""
+        """Return the record of a product that pipelines compare with earlier ones."""
         return Product(accumulator, shape, self.unit.agent, self.unit.epoch(), self.at)
 
     def note_remote(self, cta: Cta) -> None:
@@ -90,7 +90,7 @@ class Issue:
             cta.note_remote(np.array([self.unit.agent]), self.at)
 
     def commit(self) -> Clock:
-        """Close the open group and return what waiting for it lets a thread know."""
+        """Close the open group and return the clock that a thread which waits for it gets."""
         clock = self.f.cluster.clocks.release_one(self.unit.agent)
         self.unit.commit()
         return clock

@@ -194,7 +194,7 @@ def shuffle(builder: Builder, instruction: Instruction) -> None:
 
 
 def _pair(operand: str) -> tuple[str, str]:
-    """Return the two registers of ``d|p``; "_" for one that lacks."""
+    """Return the two registers of ``d|p``; "_" for one that is missing."""
     value, _, predicate = operand.partition("|")
     return value, predicate or "_"
 

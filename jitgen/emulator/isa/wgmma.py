@@ -65,7 +65,9 @@ def mma_async(builder: Builder, instruction: Instruction) -> None:
 def _check_sums(
     builder: Builder, instruction: Instruction, names: list[str], is_added: str
 ) -> None:
-    """Have it checked, where it is in doubt, that accumulators which are added to were written."""
+    """
+    Add a check that the accumulators to which a product is added were written, if that is in doubt.
+    """
     builder.accesses.sums.update(names)
     rows = builder.checks.sums(instruction.index)
     if rows:
@@ -97,13 +99,13 @@ def wait_group(builder: Builder, instruction: Instruction) -> None:
 
 
 def _refuse_guard(instruction: Instruction) -> None:
-    """Four warps execute these together, so that compilers branch around them instead."""
+    """Refuse a guard: four warps execute these together, so compilers branch around them."""
     if instruction.guard is not None:
         raise Unsupported("a guard")
 
 
 def _rows(builder: Builder, names: list[str]) -> tuple[int, ...]:
-    """Return the rows of the register file that 32-bit registers are."""
+    """Return the rows of the register file in which 32-bit registers lie."""
     found = [builder.register(name) for name in names]
     if any(kind != "r" for kind, _ in found):
         raise Unsupported("registers that do not have 32 bits")
@@ -197,7 +199,9 @@ def _parts(
 
 
 def _plan_reads(part: _Part, places: Sequence[Place | None]) -> None:
-    """Have the reads of B, and of A where it is in shared memory, noted with their group."""
+    """
+    Plan to note the reads of B, and of A if it is in shared memory, when their group is closed.
+    """
     for place, (share, group) in zip(places, part.members, strict=True):
         read = Read(part.at, place, part.b)
         for reads in group.reads[share.warps]:

@@ -52,7 +52,7 @@ class Access:
 
     @property
     def is_own(self) -> bool:
-        """Whether threads access, and no unit for them."""
+        """Whether threads access memory themselves, not an asynchronous unit that they started."""
         return self.rows is self.agents
 
     def part(self, positions: NDArray[np.int64] | slice) -> Access:

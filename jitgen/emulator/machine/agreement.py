@@ -29,7 +29,7 @@ def check_agreement(
     where: str,
 ) -> None:
     """
-    Find two threads that store different values to one place.
+    Report two threads that store different values to one place.
 
     Args:
         f: The fragment that executes the instruction.

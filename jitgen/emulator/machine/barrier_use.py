@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The one way to an mbarrier: whatever initialises, signals, awaits or ends one gets it from `use`.
+The checked use of mbarriers: every instruction that initialises, signals, awaits or ends one gets
+it from `use`.
 
 So every rule about barriers as such holds for all instructions. Rules about counts and phases are
 asked when a signal counts: `MBarrier.arrive`, `MBarrier.complete`, `Phases`.
@@ -133,14 +134,16 @@ def _initialise(f: Fragment, at: int, cta: Cta, offset: int, agent: int, count: 
 
 
 def _end(f: Fragment, at: int, barrier: MBarrier, agent: int) -> None:
-    """Make plain memory of a barrier; all that uses it must come before."""
+    """
+    End a barrier, so that its bytes are plain memory again; all of its uses must be ordered before.
+    """
     _check_over(f, at, barrier, agent)
     barrier.cta.guarded.remove(barrier, at)
 
 
 def _check_over(f: Fragment, at: int, barrier: MBarrier, agent: int) -> None:
     """
-    Find uses of a barrier that its end is not ordered after: waits, signals and work to come.
+    Report uses of a barrier that its end is not ordered after: waits, signals and work to come.
 
     The end and another beginning write the object; each conflicts with all operations on it.
     """
@@ -156,7 +159,7 @@ def _check_over(f: Fragment, at: int, barrier: MBarrier, agent: int) -> None:
 
 def _check_fenced(f: Fragment, at: int, barrier: MBarrier, agents: NDArray[np.int64]) -> None:
     """
-    Find warps whose asynchronous work signals a barrier, though no fence stands between.
+    Report warps whose asynchronous work signals a barrier, though no fence stands between.
 
     Initialisation is a write of the generic proxy. PTX ISA, sections "Proxies" and "membar,
     fence" (fence.mbarrier_init, fence.proxy.async).

@@ -143,7 +143,10 @@ class MBarrier:
             self._advance(f, at)
 
     def ends_within(self, number: int, times: int) -> bool:
-        """Return whether `number` bytes, so many `times`, complete the phase before the last."""
+        """
+        Return whether counting `number` bytes `times` times completes the phase before the last
+        time.
+        """
         lacking = self.transactions
         return self.pending == 0 and 0 < lacking < number * times and lacking % number == 0
 
@@ -231,10 +234,10 @@ class NamedBarrier:
             at: The instruction.
             number: Threads it counts for.
             expected: Threads that the instruction names; None if it names none.
-            waits: It stays until then.
+            waits: Whether the threads wait until the barrier is complete.
 
         Returns:
-            The generation it waits for the end of.
+            The generation that the threads wait for.
 
         Raises:
             MachineFault: Too many arrive, or the threads do not agree how many.
@@ -260,7 +263,7 @@ class NamedBarrier:
 
     def _note_arrival(self, fragment: Fragment, at: int) -> None:
         """
-        Note warps that arrive, and find those that may arrive in the generation before.
+        Note warps that arrive, and report those that may arrive in the generation before.
 
         They may if nothing orders them after all its arrivals: then which warps meet is a matter of
         the schedule, for the barrier only counts them.

@@ -125,7 +125,7 @@ class Cluster:
         return cta
 
     def _check_runs(self, fragment: Fragment, at: int, cta: Cta) -> None:
-        """Find accesses to a CTA that has exited, or that is not known to have started."""
+        """Report accesses to a CTA that has exited, or that is not known to have started."""
         if cta.has_exited:
             message = f"access to the shared memory of {cta.name}, which has exited"
             fragment.warn(at, "exit", message)

@@ -28,7 +28,7 @@ FILL, USE, LAST_USE, DISCARD = "fill", "use", "lastuse", "discard"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
     """
-    An A.
+    A matrix A of a product, which is compared with the one that a buffer holds.
 
     Attributes:
         kind: Of the instruction: ``"f16"``.
@@ -85,7 +85,7 @@ class Usage:
     fills: bool
 
     def note_read(self, f: Fragment, at: int, rank: int, raw: NDArray[np.generic]) -> None:
-        """Keep what a fill reads of A in a CTA; find a use that has something else in memory."""
+        """Keep what a fill reads of A in a CTA; report a use for which memory has other values."""
         if self.fills:
             self.collector.contents[rank] = raw.copy()
         elif not np.array_equal(self.collector.contents.get(rank, raw), raw):
@@ -106,7 +106,7 @@ def discard(f: Fragment, at: int, unit: int) -> None:
 
 def use(f: Fragment, at: int, unit: int, how: str, matrix: Matrix) -> Usage | None:
     """
-    Execute a product that fills or uses a buffer; find a use without a valid fill of its A.
+    Execute a product that fills or uses a buffer; report a use without a valid fill of its A.
 
     Args:
         f: The fragment that executes the instruction.

@@ -15,7 +15,7 @@ from jitgen.emulator.machine.fragment import Fragment
 
 def check_previous_grid(f: Fragment, at: int, agents: NDArray[np.int64] | None = None) -> None:
     """
-    Find warps that access global memory too early.
+    Report warps that access global memory too early.
 
     A grid that may start before the previous one ends must execute griddepcontrol.wait first. PTX
     ISA, section "griddepcontrol".

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Finds loose ends when a cluster ends, which would break the next kernel, or this one another time.
+Reports what a cluster has not finished when it ends: that may break the next kernel, or this one in
+another run.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _WAITED_UNITS = {
 
 
 def check(cluster: Cluster) -> None:
-    """Find what a cluster leaves undone."""
+    """Report what a cluster leaves undone."""
     for cta in cluster.ctas:
         _check_mbarriers(cta)
         _check_named(cta)
@@ -38,7 +39,7 @@ def check(cluster: Cluster) -> None:
 
 def check_remote(cta: Cta) -> None:
     """
-    Find CTAs that may still access a CTA's shared memory when its last thread exits.
+    Report CTAs that may still access a CTA's shared memory when its last thread exits.
 
     Hardware gives that memory to another CTA then. So the CTA must wait for all remote accesses, in
     the end by a barrier of the cluster.
@@ -58,7 +59,7 @@ def _knowledge(cta: Cta) -> NDArray[np.int64]:
 
 
 def _check_mbarriers(cta: Cta) -> None:
-    """A barrier must be between phases, and bytes that were expected must have been waited for."""
+    """Check that every barrier is between phases, and that expected bytes were waited for."""
     knows = _knowledge(cta)
     for barrier in cta.barriers.values():
         if not barrier.is_idle:
@@ -71,7 +72,7 @@ def _check_mbarriers(cta: Cta) -> None:
 
 def _check_named(cta: Cta) -> None:
     """
-    Find arrivals that nothing waits for any more; threads that wait cannot have exited.
+    Report arrivals that nothing waits for any more; threads that wait cannot have exited.
 
     bar.arrive does not require a wait, so this is defined behaviour. But it has no effect, and
     usually means that a wait was forgotten. PTX ISA, section "bar, barrier".
@@ -83,7 +84,7 @@ def _check_named(cta: Cta) -> None:
 
 
 def _check_units(cta: Cta) -> None:
-    """A CTA's shared memory must not be in use, nor its registers, when it ends."""
+    """Check that no unit uses a CTA's shared memory or registers any more when the CTA ends."""
     vector = cta.cluster.clocks.vector
     for (kind, warp, _), unit in cta.units.items():
         wait, known = _WAITED_UNITS.get(kind), vector[cta.agent0 + warp, unit.agent]
@@ -99,7 +100,8 @@ def _check_units(cta: Cta) -> None:
 
 def _check_permit(cta: Cta) -> None:
     """
-    Both CTAs of a pair must give up the permit. PTX ISA, section "Issue Granularity" of tcgen05.
+    Check that both CTAs of a pair have given up the permit. PTX ISA, section "Issue Granularity" of
+    tcgen05.
     """
     peers = cta.cluster.ctas[cta.rank ^ 1 : (cta.rank ^ 1) + 1]
     is_of_pair = cta.tensor.has_peer and all(peer.has_tensor_memory for peer in peers)
@@ -109,7 +111,7 @@ def _check_permit(cta: Cta) -> None:
 
 
 def _check_registers(cta: Cta) -> None:
-    """The four warps of a warpgroup must execute the same setmaxnreg."""
+    """Check that the four warps of a warpgroup have executed the same setmaxnreg."""
     for first, numbers in cta.registers.disagreements():
         message = f"setmaxnreg differs within a warpgroup, that of warp {first}: {numbers}"
         warn_at_exit(cta, "setmaxnreg", message)

@@ -46,14 +46,17 @@ class Finding:
     count: int = 1
 
     def __str__(self) -> str:
-        """Return all of it in one paragraph."""
+        """Return the finding as one paragraph."""
         times = f" ({self.count} times)" if self.count > 1 else ""
         where = f"\n  at {self.place}" if self.place else ""
         return f"{self.kind}: {self.message}{times}{where}\n  by {self.who}"
 
 
 def name_lanes(lanes: np.ndarray) -> str:
-    """Return "threads 0..127" for ascending thread numbers [n], with the count where some lack."""
+    """
+    Return "threads 0..127" for ascending thread numbers [n], with their number if some in between
+    are missing.
+    """
     first, last, n = int(lanes[0]), int(lanes[-1]), len(lanes)
     if n == 1:
         return f"thread {first}"

@@ -4,7 +4,7 @@ Fragments: threads of one CTA that are at the same basic block, run as one.
 
 Registers are numpy rows with one element for each thread of the CTA, so that a block costs the same
 for one warp and for twelve. A fragment splits at a branch that its threads take differently, and
-two that meet at a block become one. Its threads never change: other threads, other fragment.
+two that meet at a block become one. The threads of a fragment never change.
 """
 
 from __future__ import annotations
@@ -204,7 +204,10 @@ class Fragment:
         return self.threads.part(mask).agents if np.count_nonzero(mask) else self.agents[:0]
 
     def agents_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the clock agents, ascending, of the warps of some threads, 0..n-1, not none."""
+        """
+        Return the clock agents, ascending, of the warps of one or more threads, given as indices
+        0..n-1.
+        """
         if len(self.agents) == 1:
             return self.agents
         return np.array(sorted(set(self.agent_of[indices].tolist())))

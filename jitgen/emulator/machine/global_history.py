@@ -200,7 +200,7 @@ class GlobalHistory:
         return False
 
     def _check_set(self, f: Fragment, at: int, found: Range, where: Place, access: Access) -> None:
-        """Find bytes that are read and hold nothing yet, and remember what is written."""
+        """Report bytes that are read before they were written, and remember what is written."""
         assert found.is_set is not None
         bytes_ = where.in_bytes()
         if access.kind not in {WRITE, RELAXED_WRITE}:

@@ -47,7 +47,7 @@ class Range:
             word on that `start` lies in; else None.
         is_settled: No earlier grid can still be writing to it, nor did this one: it may be read
             before griddepcontrol.wait.
-        peer: The same memory where it is at home; None for memory of the device itself.
+        peer: The range of the same memory on the device that owns it; None if this device owns it.
     """
 
     start: int
@@ -70,12 +70,14 @@ class Range:
 
     @property
     def home(self) -> Range:
-        """The range where the memory is at home."""
+        """
+        The range of the same memory on the device that owns it; this one, unless that is a peer.
+        """
         return self.peer or self
 
     @property
     def shift(self) -> int:
-        """From an address in the range to the same in its home."""
+        """Number to add to an address in this range to get the same place in `home`."""
         return self.home.start - self.start
 
     def distance(self, address: int) -> int:
@@ -101,13 +103,16 @@ class GlobalMemory:
         self.begin()
 
     def begin(self) -> None:
-        """Begin a launch: all that came before is over, and seen."""
+        """Begin a launch: everything before it is complete and visible."""
         self.history = GlobalHistory()
         self.flags: dict[int, Given] = {}
         self.maps = TensorMaps()
 
     def join(self, other: GlobalMemory) -> None:
-        """Be the memory of another device that runs together with that of `other`."""
+        """
+        Share the history of accesses with the memory of `other`, a device that runs at the same
+        time.
+        """
         self.history, self.flags, self.maps = other.history, other.flags, other.maps
         self.history.widest = Scope.SYS
 
@@ -152,7 +157,10 @@ class GlobalMemory:
             self._starts, self._stops, self._shifts = np.array(columns, np.int64).T
 
     def at_home(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return, for addresses [k] of this device, those where the memory is at home."""
+        """
+        Return, for addresses [k] of this device, the addresses of the same places on the owning
+        devices.
+        """
         if not self._peers:
             return addresses
         number = self._starts.searchsorted(addresses, "right") - 1
@@ -220,7 +228,7 @@ class GlobalMemory:
             self.history.access(f, at, home, box.moved(found.shift), access)
 
     def check_map(self, f: Fragment, at: int, box: Box, row: int) -> None:
-        """Find a tensor map that the kernel changed and agent `row` uses without the fences."""
+        """Report a tensor map that the kernel changed and agent `row` uses without the fences."""
         found = self._range_of(box.address, box.address + 1)
         if found is None:
             return
@@ -313,7 +321,10 @@ class GlobalMemory:
     def _parts(
         self, f: Fragment, at: int, addresses: Integers, width: int, unit: int
     ) -> list[tuple[Range, NDArray[np.int64] | slice, Elements, NDArray[np.int64]]]:
-        """Return the ranges, which accesses are in each, its integers, and which of those."""
+        """
+        Return for each range the accesses in it, its memory as integers, and the indices of the
+        accessed ones.
+        """
         wide = addresses.astype(np.int64)
         misaligned = wide & (width - 1)
         if misaligned.any():
@@ -330,7 +341,7 @@ class GlobalMemory:
     def _by_range(
         self, f: Fragment, at: int, addresses: NDArray[np.int64], width: int
     ) -> list[tuple[Range, NDArray[np.int64] | slice]]:
-        """Return the ranges that accesses lie in, and which do."""
+        """Return each range that accesses lie in, with the indices of these accesses."""
         if not len(addresses):
             return []
         low, high = int(addresses.min()), int(addresses.max()) + width

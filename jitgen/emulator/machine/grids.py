@@ -22,7 +22,7 @@ class Stream:
     """
     Launches of one device that follow each other.
 
-    In a release it stands for those of its launches that are over, by number: 1, else 0.
+    In a release, it has a 1 for each of its launches that is over, by number, and otherwise a 0.
 
     Attributes:
         device: Its number.
@@ -54,7 +54,7 @@ class Grid:
 
     @property
     def title(self) -> str:
-        """What the names of its CTAs begin with; empty where there is one device."""
+        """Prefix of the names of its CTAs; empty if there is only one device."""
         if not self.stream.has_peers:
             return ""
         return f"device {self.stream.device} launch {self.number} "

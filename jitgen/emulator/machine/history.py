@@ -142,8 +142,8 @@ class History:
         """
         Note asynchronous reads by several units, each of granules of its own, all at once.
 
-        It does so where one write made all that lies there, and all rows know it and its fence.
-        Else it notes nothing and returns False: `access` finds what there is to find.
+        It does so if one write made all of the contents, and all rows know this write and its
+        fence. Otherwise it notes nothing and returns False, and the caller must use `access`.
 
         Args:
             at: The instruction.
@@ -241,7 +241,7 @@ class History:
         access: Access,
     ) -> None:
         """
-        Find ordinary writes that an asynchronous access need not see, or come after.
+        Report ordinary writes that an asynchronous access need not see, or come after.
 
         Between the two there must be a fence.proxy.async, executed by an agent that knows of the
         write. A write that the other does not know of is a race instead. PTX ISA, section
@@ -282,7 +282,7 @@ class History:
         access: Access,
         excluded: frozenset[str],
     ) -> None:
-        """Find another lane of the same warp that accessed a granule, and nothing in between."""
+        """Report another lane of the same warp that accessed a granule, and nothing in between."""
         assert access.lanes is not None
         clash = self._lanes.after_write(last, granules, access.rows, access.lanes)
         kinds = excluded - self.strong.named(frozenset({RELAXED_WRITE}))
@@ -302,7 +302,7 @@ class History:
         access: Access,
         excluded: frozenset[str],
     ) -> None:
-        """Find an earlier access that only the arrival of another lane makes known."""
+        """Report an earlier access that only the arrival of another lane makes known."""
         found = self._lanes.left_out(
             excluded, granules, last, bounds, np.atleast_1d(access.rows), self.warps
         )
@@ -339,7 +339,7 @@ class History:
     def _check_collision(
         self, f: Fragment, at: int, granules: Granules, access: Access, packed: NDArray[np.int64]
     ) -> None:
-        """Find two agents that write one granule in one instruction: only one write is left."""
+        """Report two agents that write one granule in one instruction: only one write is left."""
         left = self._last[granules]
         differs = left != packed
         if np.count_nonzero(differs):

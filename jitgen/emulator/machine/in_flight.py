@@ -47,7 +47,7 @@ class InFlight:
 
 def check_access(f: Fragment, at: int, mask: Mask, rows: dict[int, str]) -> None:
     """
-    Find threads that access registers which matrix products in flight own.
+    Report threads that access registers which matrix products in flight own.
 
     Args:
         f: The fragment that executes the instruction.
@@ -83,7 +83,7 @@ def note_fence(f: Fragment) -> None:
 
 def check_touched(f: Fragment, at: int, rows: dict[int, str], of_a: list[str]) -> None:
     """
-    Find registers of a product that were accessed since a fence.
+    Report registers of a product that were accessed since a fence.
 
     PTX asks for the fence of accumulators and of A alike. Of A it is a warning: compilers move the
     instruction that computes a register of A down to the product that reads it, past the fence that

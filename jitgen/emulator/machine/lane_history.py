@@ -146,7 +146,10 @@ class LaneHistory:
         rows: Agents,
         lanes: LaneNumbers,
     ) -> Clash | None:
-        """Return a read of `kinds` by another lane of the same warp since the last write, so."""
+        """
+        Return a read of `kinds` by another lane of the same warp since the last write that is not
+        ordered before now.
+        """
         known, owner = self._clocks.lanes.known, self._clocks.lanes.owner
         groups = self._readers.groups
         for plane, latest in bounds.items():
@@ -264,14 +267,17 @@ class LaneHistory:
         return found
 
     def _order(self, unit: int, warp: int, epoch: int, lanes: tuple[int, int]) -> str:
-        """Return how two lanes stand; what a unit did counts from when its lane waited for it."""
+        """
+        Return how accesses of two lanes are ordered; those of a unit count from when its lane
+        waited for it.
+        """
         if unit != warp:
             epoch = self._clocks.lanes.waited_for(unit, epoch)
         return self._clocks.lanes.order(warp, epoch, *lanes)
 
 
 def report(f: Fragment, at: int, what: str, place: str, clash: Clash) -> None:
-    """Report a clash; `what` the later lane does with `place`."""
+    """Report a clash; `what` says what the later lane does with `place`."""
     earlier, later = ("several lanes" if x == MANY else f"lane {x}" for x in clash.lanes)
     kind, lacks = ("race", _APART) if clash.is_apart else ("convergence", _CONVERGED)
     warp = f.cluster.clocks.name(clash.warp)

@@ -157,7 +157,7 @@ class Lanes:
 
     def order(self, agent: int, epoch: int, lane: int, other: int) -> str:
         """
-        Return how an access of `lane` in an epoch of its warp stands to one of `other` now.
+        Return how an access of `lane` in an epoch of its warp is ordered with one of `other` now.
 
         Args:
             agent: The warp.
@@ -177,7 +177,7 @@ class Lanes:
         return int(self._waited[agent])
 
     def order_until(self, agent: int, epoch: int, lane: int, other: int, until: int) -> str:
-        """Return what `order` does, of what lies before epoch `until` alone."""
+        """Do the same as `order`, considering only what came before epoch `until`."""
         meetings = [x for x in self._meetings.get(agent, ()) if epoch <= x.epoch < until]
         if _reaches(lane, other, [x for x in meetings if x.orders]):
             return ORDERED

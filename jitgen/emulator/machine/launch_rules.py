@@ -163,7 +163,10 @@ def _directives(kernel: Kernel, launch: Launch) -> Iterator[str]:
 
 
 def _register_file(kernel: Kernel, launch: Launch) -> Iterator[str]:
-    """What ptxas chose by itself always fits what PTX says, but not each number of threads."""
+    """
+    Yield a reason if a CTA needs more registers than there are. The number that ptxas chose always
+    fits the PTX, but not every number of threads.
+    """
     is_said = kernel.registers or "maxnreg" in kernel.directives
     taken = limits.registers_of(launch.num_threads, launch.registers)
     if is_said and taken > limits.REGISTERS:

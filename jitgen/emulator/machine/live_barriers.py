@@ -83,7 +83,7 @@ class LiveBarriers:
     # --- other accesses ---------------------------------------------------------------------------
 
     def check(self, f: Fragment, at: int, offsets: NDArray[np.int64], width: int) -> None:
-        """Find threads that access the bytes of a barrier: `width` at `offsets` [k]."""
+        """Report threads that access the bytes of a barrier: `width` at `offsets` [k]."""
         if not self.by_offset or self._is_clear(
             int(np.minimum.reduce(offsets)), int(np.maximum.reduce(offsets)) + width
         ):
@@ -105,7 +105,7 @@ class LiveBarriers:
         return stop <= self._start or start >= self._stop
 
     def check_region(self, f: Fragment, at: int, where: Where, start: int, stop: int) -> None:
-        """Find asynchronous work that accesses the bytes of a barrier, from `start` to `stop`."""
+        """Report asynchronous work that accesses the bytes of a barrier, from `start` to `stop`."""
         if not self.by_offset or self._is_clear(start, stop):
             return
         if isinstance(where, slice):

@@ -283,7 +283,10 @@ class Machine:
 
 
 class Standstill:
-    """Launches in which all threads wait, and some ask again and again: they may only count."""
+    """
+    Launches in which all threads wait, some of them in loops that poll: such a loop may also only
+    count.
+    """
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline

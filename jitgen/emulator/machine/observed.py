@@ -140,7 +140,7 @@ class Observed:
             known.count += 1
 
     def note_peek(self, at: int) -> None:
-        """Note a wait that may fail, unless it is asked again until it does not."""
+        """Note a test of a barrier that may fail, unless it is repeated until it succeeds."""
         observer = self._observers.get(at)
         if observer is not None and observer.use is Use.USED:
             self.note(observer.kind, at)
@@ -151,7 +151,8 @@ class Observed:
         """
         Return whether a wait that may fail is to do so, the first time that warps ask for a phase.
 
-        It is in modes that want it. Warps that know that the phase is complete see that.
+        This is so only in modes that request it, and not for warps that know that the phase is
+        complete.
         """
         observer = self._observers.get(at)
         if not self._machine.mode.fails_peeks or observer is None or observer.use is not Use.USED:
@@ -265,7 +266,7 @@ class Observed:
     # --- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Note what can be told at the end of the launch only."""
+        """Note the observations that are only known at the end of the launch."""
         for word in self._words.values():
             for (_, _, at), value in word.polls.items():
                 if word.number and not _is_settled(word, self._observers[at], value):
@@ -307,7 +308,7 @@ def _words(
 
 
 def _is_settled(word: _Word, observer: Observer, value: int) -> bool:
-    """Return whether a loop cannot end but as it did: after the last write, and no other."""
+    """Return whether a loop can only end as it did, after the last write, in every schedule."""
     until = observer.until
     if until is None or value != word.last or not word.is_rising:
         return False

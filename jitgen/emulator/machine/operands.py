@@ -89,7 +89,7 @@ def rows_of_a(parts: tuple[tuple[Place, int, int], ...]) -> NDArray[np.int64]:
 
 
 def note_reads(f: Fragment, members: list[Member]) -> None:
-    """Note what the open groups of some warps read, and find what they may not read yet."""
+    """Note what the open groups of some warps read, and report what they may not read yet."""
     readers: dict[tuple[Place, ...], list[tuple[int, int, int, int]]] = {}
     own: dict[int, list[tuple[Where, int, int, int]]] = {}
     for share, group in members:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What came before what, though it orders no memory: columns of the vector clocks that flow further.
+The order of events that does not order memory: additional columns of the vector clocks.
 
 Asynchronous work is done after it was issued, and a relaxed arrival after what its thread did
 before. Neither lets a waiting thread read what that thread wrote, so the clocks do not hand it on.

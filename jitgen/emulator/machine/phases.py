@@ -94,11 +94,11 @@ class Phases:
     # --- signals ----------------------------------------------------------------------------------
 
     def signaller(self, agents: Agents) -> Signaller:
-        """Return what agents know who start work that will signal, or signal now."""
+        """Return the knowledge of agents that signal now, or that start work which will signal."""
         return Signaller(self._seen_by(agents), self._clocks.order.times(agents))
 
     def releaser(self, agents: NDArray[np.int64]) -> Signaller:
-        """Return the same of agents [k] that release all they know by the signal."""
+        """Return the knowledge of agents [k] whose signal releases everything that they know."""
         return Signaller(self._seen_by(agents), None)
 
     def _seen_by(self, agents: Agents) -> int:
@@ -160,7 +160,7 @@ class Phases:
         Note that the phase becomes complete; return what is known after it.
 
         Args:
-            f: Who executes the instruction `at`, by which it does.
+            f: The fragment that executes the instruction `at`, which completes the phase.
             at: See `f`.
             barrier: The barrier, in the phase that becomes complete.
             clock: What is known after it of memory.
@@ -184,7 +184,7 @@ class Phases:
     def _check_poll(
         self, f: Fragment, at: int, barrier: MBarrier, poll: Poll, clock: Clock
     ) -> None:
-        """Find a warp that may poll for the phase before when this one is complete already."""
+        """Report a warp that may poll for the phase before when this one is complete already."""
         columns = poll.columns
         if columns.max() < len(clock) and (clock[columns] >= poll.times).all():
             return
@@ -209,7 +209,7 @@ class Phases:
         self, f: Fragment, at: int, barrier: MBarrier, agents: NDArray[np.int64], *, is_done: bool
     ) -> None:
         """
-        Note a wait by parity of warps [k] and find those that a phase has passed by.
+        Note a wait by parity of warps [k] and report those that may have missed a phase.
 
         Args:
             f: The fragment that executes the instruction.
@@ -261,7 +261,7 @@ class Phases:
 
 
 def _latest(one: Times, other: Times) -> Times:
-    """Return what two know together; columns that the shorter one lacks it does not know."""
+    """Return what two know together; of columns that it lacks, the shorter one knows nothing."""
     if len(one) < len(other):
         one, other = other, one
     joined = one.copy()

@@ -104,13 +104,17 @@ class RemoteClocks:
                 self._acquired.append(Acquired(agent, own.now(agent), others))
 
     def begin(self, own: Clocks, agent: int, before: ByCluster) -> None:
-        """Let all that know `agent` know, and have fenced, what was over before the launch."""
+        """
+        Let every agent that knows `agent` also know, as fenced, what had ended before the launch.
+        """
         if before:
             now = own.now(agent)
             self._acquired.append(Acquired(agent, now, before, [(agent, now)]))
 
     def observe(self, agents: NDArray[np.int64], released: ByCluster, reach: Scope) -> None:
-        """Note what relaxed loads of agents saw; a fence acquires it whose scope has `reach`."""
+        """
+        Note what relaxed loads of agents saw; a fence whose scope includes `reach` acquires it.
+        """
         for agent in np.unique(agents).tolist():
             self._observed.setdefault(agent, []).append((reach, released))
 
@@ -129,7 +133,10 @@ class RemoteClocks:
             acquired.fences.append((agent, own.now(agent)))
 
     def released(self, own: Clocks, clock: Clock) -> ByCluster:
-        """Return what is released with `clock`: it, and what it implies of other clusters."""
+        """
+        Return what is released with `clock`: this clock, and the clocks of other clusters that it
+        implies.
+        """
         from jitgen.emulator.machine.clocks import join  # they know each other
 
         found: ByCluster = {own: clock}
@@ -162,7 +169,10 @@ class RemoteClocks:
     def is_fenced(
         self, own: Clocks, row: int, other: Clocks, agent: int, epoch: int, shadow: int
     ) -> bool:
-        """Return whether a proxy fence that it knows of came after what another cluster did."""
+        """
+        Return whether agent `row` knows of a proxy fence that came after an epoch of another
+        cluster.
+        """
         for acquired in self.known(own, row):
             if acquired.covers(other, agent, epoch) and (
                 acquired.covers(other, shadow, epoch)

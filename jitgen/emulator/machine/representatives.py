@@ -187,7 +187,7 @@ class Representatives:
 
 def report(f: Fragment, at: int, what: str, found: LeftOut) -> None:
     """
-    Report what an arrival leaves out; `what` the later access does, and to which place.
+    Report what an arrival leaves out; `what` says what the later access does, and to which place.
 
     An instruction that all lanes execute together, such as ldmatrix, is over for all or for none:
     whether an arrival of one says so is left open.

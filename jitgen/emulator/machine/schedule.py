@@ -35,7 +35,7 @@ class Schedule:
     The fragments of a cluster.
 
     Attributes:
-        ready: Those that can run; of one key there is one.
+        ready: Fragments that can run, one for each key.
         waiting: Those that cannot, and why.
     """
 
@@ -105,7 +105,7 @@ class Schedule:
         return self._may_enter(fragment, block)
 
     def _wants_lanes(self, block: int) -> bool:
-        """Return whether some lanes of a warp enter a block together only."""
+        """Return whether certain lanes of a warp may only enter a block together."""
         return self._program.whole_warp[block] or self._program.members[block] != 0
 
     def _may_enter(self, fragment: Fragment, block: int) -> bool:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Scopes: which threads a synchronising access or a fence has in mind.
+Scopes: which threads a synchronising access or a fence applies to.
 
 Two such accesses of different threads are morally strong, and so may meet, if the scope of each
 includes the other thread. Else they are a data race like ordinary ones, unless something orders

@@ -63,7 +63,7 @@ class SharedHistory:
 
     @cached_property
     def bytes(self) -> History:
-        """By byte, of split words; made when the first is split."""
+        """The history of split words, byte by byte; made when the first word is split."""
         history = History(self._clocks, self._size, partial(_describe, self._name, 1))
         history.is_checked, history.warps = self.words.is_checked, self.words.warps
         history.strong = self.words.strong
@@ -139,7 +139,7 @@ class SharedHistory:
         self.bytes.access(f, at, _spread(numbers[split] * WORD, WORD), access.part(repeated))
 
     def _split(self, words: NDArray[np.int64]) -> None:
-        """Split words that are not yet."""
+        """Split those of `words` that are not split yet."""
         if self._is_split is None:
             self._is_split = np.zeros(self._size // WORD, np.bool_)
         new = words[~self._is_split[words]]

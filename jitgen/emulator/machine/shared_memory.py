@@ -253,7 +253,7 @@ class SharedMemory:
         """
         Note that an asynchronous unit writes bytes; call it when the instruction is executed.
 
-        It also finds bytes that threads wrote without a proxy fence: either write may come last.
+        It also reports bytes that threads wrote without a proxy fence: either write may come last.
 
         Args:
             f: The fragment that executes the instruction.
@@ -299,7 +299,7 @@ class SharedMemory:
         """
         Note that asynchronous units read bytes; call it when the instruction is executed.
 
-        It also finds bytes that were never written, and bytes that threads wrote without a proxy
+        It also reports bytes that were never written, and bytes that threads wrote without a proxy
         fence.
 
         Args:

@@ -61,7 +61,9 @@ class Sms:
         self._columns: dict[tuple[int, int], Columns] = defaultdict(Columns)
 
     def enter(self) -> int:
-        """Return the place of a new cluster: of those with the fewest the next one."""
+        """
+        Return the place of a new cluster: the next one of the places with the fewest clusters.
+        """
         behind = [(self._last + 1 + step) % self.places for step in range(self.places)]
         self._last = min(behind, key=self._clusters.__getitem__)
         self._clusters[self._last] += 1
@@ -72,7 +74,7 @@ class Sms:
         self._clusters[place] -= 1
 
     def columns(self, cta: Cta) -> Columns:
-        """Return those of the SM that a CTA runs on."""
+        """Return the columns of the SM that a CTA runs on."""
         return self._columns[cta.cluster.place, cta.rank]
 
 

@@ -67,7 +67,7 @@ class TensorMaps:
 
     def lacking(self, write: Stamp, clocks: Clocks, row: int, address: int) -> str:
         """
-        Return which fence lacks before a copy through a map: "release", "acquire" or none.
+        Return which fence is missing before a copy through a map: "release", "acquire" or none.
 
         Args:
             write: A write of the map that the copy is ordered after.

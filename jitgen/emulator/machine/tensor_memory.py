@@ -64,8 +64,8 @@ class Cells:
 
     Attributes:
         index: Of lanes and of columns, slices or arrays: what indexes an array [128, 512].
-        granules: What the history knows them by; a slice where they are adjacent. Not checked to be
-            in bounds.
+        granules: Their numbers in the history; a slice if they are adjacent. Not checked to be in
+            bounds.
     """
 
     index: tuple[Where, Where]
@@ -73,7 +73,7 @@ class Cells:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are none."""
+        """Whether there are no words."""
         return not isinstance(self.granules, slice) and not len(self.granules)
 
 
@@ -239,7 +239,9 @@ class TensorMemory:
         self.words[:, span] = _POISON
 
     def check_exit(self) -> None:
-        """Find allocations that were not freed: the next kernel on this SM would wait for them."""
+        """
+        Report allocations that were not freed: the next kernel on this SM would wait for them.
+        """
         for first, columns in self.allocations.items():
             message = f"{columns} columns of tensor memory from column {first} on are not freed"
             warn_at_exit(self._cta, "tensor memory", message)

@@ -6,9 +6,9 @@ Two products do if they have the same accumulator and the same shape, and a copy
 runs before a later product. Other pairs of a thread, as two products of different shapes whose
 accumulators overlap, are in no order before the first one was committed and waited for.
 
-What a copy writes while products of its thread may be reading it is let through: it is no such pair
-either, and kernels of NVIDIA's CUTLASS copy the scale factors of each step of K over those of the
-last one.
+A copy that overwrites what products of its thread may still be reading is not such a pair either,
+but it is not reported: kernels of NVIDIA's CUTLASS copy the scale factors of each step of K over
+those of the last one.
 
 PTX ISA, section "Pipelined tcgen05 Instructions".
 """

@@ -36,7 +36,7 @@ class Timeline:
         return self.steps + self._reads + self._leapt
 
     def leap(self) -> None:
-        """Advance the time by a leap, because nothing else happens."""
+        """Advance the time by a leap, because all threads wait; leaps in a row grow longer."""
         self._leapt += self._leap
         self._leap = min(2 * self._leap, _LAST_LEAP)
 

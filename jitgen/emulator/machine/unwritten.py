@@ -20,7 +20,7 @@ def check_written(
     f: Fragment, at: int, mask: Mask, guard: int | None, rows: dict[int, str]
 ) -> None:
     """
-    Find threads that read registers which they never wrote.
+    Report threads that read registers which they never wrote.
 
     Args:
         f: The fragment that executes the instruction.
@@ -42,7 +42,7 @@ def check_sums(
     f: Fragment, at: int, is_added: NDArray[np.bool_] | np.bool_, rows: dict[int, str]
 ) -> None:
     """
-    Find threads that never wrote accumulators to which a product is added.
+    Report threads that never wrote accumulators to which a product is added.
 
     Args:
         f: The fragment that executes the instruction.

@@ -235,7 +235,7 @@ class Warpgroup:
     def _check_free(
         self, f: Fragment, at: int, target: Accumulators, group: int, warps: list[int]
     ) -> None:
-        """Find what forbids that registers of some warps, 0..3, become accumulators in flight."""
+        """Report what forbids that registers of some warps, 0..3, become accumulators in flight."""
         flight, numbers = f.cta.in_flight, [WARPS * group + warp for warp in warps]
         latest = flight.fences[target.index][:, numbers]
         if np.count_nonzero(latest >= [self.fences[warp] for warp in warps]):
@@ -277,7 +277,7 @@ class Warpgroup:
             f.cluster.clocks.learn(agents, agent, group)
 
     def run_deferred(self, group: int) -> None:
-        """Do what products are left up to `group`."""
+        """Do the deferred work of products up to `group`."""
         for number in sorted(number for number in self.deferred if number <= group):
             for action in self.deferred.pop(number):
                 action()
@@ -291,7 +291,7 @@ class Warpgroup:
         f.cta.in_flight.fences[where] = self.fences[share.warps]
 
     def _release(self, f: Fragment, share: Share, group: int) -> None:
-        """Let registers of A go that products up to a group read."""
+        """Release the registers of A that products up to a group read."""
         for warp, number in zip(share.each, share.each_number, strict=True):
             for last, registers in self.held[warp]:
                 if last <= group:

@@ -99,11 +99,11 @@ class Builder:
         """
         Return the expression of an operand, read as a PTX type.
 
-        Registers, negated predicates, special registers, constants, variables in shared memory and
-        parameters with an offset, which stand for their addresses.
+        It may be a register, a negated predicate, a special register, a constant, or a variable in
+        shared memory or a parameter, both with an offset: these stand for their addresses.
 
         Raises:
-            Unsupported: It is nothing of these, or the type is unknown.
+            Unsupported: It is none of these, or the type is unknown.
         """
         dtype = dtype_of(type)
         if operand.startswith("!"):

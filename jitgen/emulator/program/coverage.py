@@ -93,7 +93,7 @@ class OneWay:
 @dataclass(frozen=True)
 class Coverage:
     """
-    What of one kernel was executed. Those of several runs add up with ``|``.
+    The executed instructions and branches of one kernel. Those of several runs add up with ``|``.
 
     Attributes:
         program: The kernel.

@@ -96,7 +96,7 @@ def find_flights(code: list[Instruction], blocks: list[Block], follow: list[list
 
 
 def is_product(instruction: Instruction) -> bool:
-    """Return whether an instruction is a product that lives on in registers."""
+    """Return whether an instruction is a wgmma, which uses registers until a later wait."""
     return instruction.parts[:2] == ("wgmma", "mma_async")
 
 
@@ -116,7 +116,8 @@ def _named(instruction: Instruction) -> set[str]:
 
 def _fly(state: _State, instruction: Instruction, owned: int) -> None:
     """
-    Change what is in flight: of each age the registers whose youngest group has that age.
+    Update the registers in flight, which are kept by age: that of the youngest group that uses
+    them.
 
     Those of the open group have the age 0, which no wait ends.
     """

@@ -123,7 +123,7 @@ class Observer:
 
     @property
     def touches_memory(self) -> bool:
-        """Whether what it observes is told access by access."""
+        """Whether what it observes is recorded with each access."""
         return self.kind in _MEMORY
 
 

@@ -93,7 +93,7 @@ def scan(
     """
     Yield the statements in ``text[start:end]``, which holds no comments.
 
-    A name is declared only where the iteration has come to, so labels are to be resolved after it.
+    Names are declared as the iteration comes to them, so labels can only be resolved after it.
 
     Args:
         text: PTX.

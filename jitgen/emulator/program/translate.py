@@ -111,7 +111,7 @@ class Program:
         return found
 
     def is_private(self, register: str) -> bool:
-        """Return whether one block only names a register."""
+        """Return whether only one block names a register."""
         return register in self._private
 
     def block_at(self, at: int) -> int:
@@ -151,7 +151,7 @@ class Program:
         return {line: name for first, last, name in spans for line in range(first, last + 1)}
 
     def _private_registers(self) -> set[str]:
-        """Return the registers that one block only names."""
+        """Return the registers that only one block names."""
         home: dict[str, int] = {}
         shared: set[str] = set()
         for number, block in enumerate(self.blocks):

@@ -80,7 +80,7 @@ def _doomed(program: Program, follow: list[list[int]]) -> set[int]:
 
 
 def _connected(blocks: set[int], follow: list[list[int]]) -> list[set[int]]:
-    """Return `blocks` in sets of those that one comes to from another, over `blocks` alone."""
+    """Return the connected sets of `blocks`: blocks that follow each other are in one set."""
     beside: dict[int, set[int]] = {block: set() for block in blocks}
     for block in blocks:
         for after in blocks.intersection(follow[block]):
