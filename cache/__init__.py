@@ -14,7 +14,7 @@ The store on disk: compiled kernels that any process of their owner can load, ve
         tmp/                           drafts, on the same file system
         quarantine/                    damaged entries, until they are swept
         pins/<key>                     entries that pruning spares
-        whiteouts/<key>                entries of roots only read that are out of sight
+        whiteouts/<key>                marks of hidden entries of read-only roots
         builders/                      which compiler and linker publish here
         size                           ledger of bytes, so that a publish need not scan
         journal                        uses that the index has not taken over yet

@@ -94,7 +94,9 @@ def _global(x: Tensor, groups: int) -> Tensor:
 
 
 def _sixth(largest: Tensor) -> Tensor:
-    """Divide by e2m1's largest value: by a tensor, as `e4m3.scale_of` does, for its reasons."""
+    """
+    Divide by e2m1's largest value, given as a tensor for the reason that `e4m3.scale_of` states.
+    """
     return largest / torch.full((), e2m1.MAX, device=largest.device)
 
 

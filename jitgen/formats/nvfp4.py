@@ -5,7 +5,7 @@ them.
 
 Codes lie as those of MXFP4 do. A scale is a byte of five bits of exponent and three of mantissa,
 without a sign: shifted by seven bits it is the float16 of the scale, whose subnormal numbers have
-become normal ones. What the sign of a scale was is in its codes. A NaN is the byte 255, a scale of
+become normal ones. The sign of a scale is moved into its codes. A NaN is the byte 255, a scale of
 zero has codes of zero.
 
 ========  ======================================================================================

@@ -94,7 +94,9 @@ BITS = {
 
 
 def pieces(places: tuple[int, ...]) -> dict[int, int]:
-    """Return how far which bits of a code are shifted to its places: masks, by distances."""
+    """
+    Return for each distance the mask of the bits of a code that are shifted by it to their places.
+    """
     found: dict[int, int] = {}
     for bit, place in zip((3, 2, 1, 0), places, strict=True):
         found[place - bit] = found.get(place - bit, 0) | 1 << bit
@@ -184,12 +186,14 @@ def scale_words(blocks: Tensor, value_words: int = VALUE_WORDS) -> Tensor:
 
 
 def spare_scales(shape: tuple[int, ...], scale: Tensor, values: int) -> int:
-    """Return how many scales of so many values blocks have along K beyond those of `scale`."""
+    """
+    Return how many more scales blocks have along K than `scale` has; each is for `values` values.
+    """
     return shape[2] * DEPTH // values - scale.shape[-1]
 
 
 def shape_of(
     groups: int, n: int, k: int, form: PrepackedFormat = PrepackedFormat.MXFP4
 ) -> tuple[int, int, int, int]:
-    """Return the shape of prepacked weights of so many matrices (n, k)."""
+    """Return the shape of prepacked weights of `groups` matrices (n, k)."""
     return groups, ceil_div(n, ROWS), ceil_div(k, DEPTH), form.facts.block_words

@@ -162,7 +162,7 @@ def _require_words(words: object, name: str, shape: str) -> None:
 
 
 def _check_zeros(zeros: Tensor | None, wanted: int) -> None:
-    """Require zero points that are all the middle."""
+    """Require that all zero points are `wanted`."""
     if zeros is None:
         return
     _require_words(zeros, "qzeros", "(G, S, N / 8)")

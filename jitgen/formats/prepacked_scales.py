@@ -136,7 +136,7 @@ def restored(words: Tensor, factor: Tensor, layout: BLayout) -> Tensor:
         layout: Layout that they were stored for.
 
     Returns:
-        (R, K / 32) uint8, UE8M0; any but NaN for what is all zeros.
+        (R, K / 32) uint8, UE8M0; any byte but NaN for blocks of zeros.
     """
     area, kept_as = RANGES[layout], exponents(words, layout)
     base = torch.frexp(factor).exponent - 1 - area.factor
@@ -153,7 +153,7 @@ def exponents(words: Tensor, layout: BLayout) -> Tensor:
         layout: Layout that they were stored for.
 
     Returns:
-        (R, K / 32) int32; 255 for a NaN, 0 or any other for what is all zeros.
+        (R, K / 32) int32; 255 for a NaN, any value for blocks of zeros.
     """
     found = words.unsqueeze(-1).contiguous().view(torch.uint8).int()
     if layout is BLayout.FOLDED1:

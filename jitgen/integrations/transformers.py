@@ -200,7 +200,10 @@ def prewarm(
 
 
 def _experts(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield every module of experts behind transformers' interface; InputError of no module."""
+    """
+    Yield every module of experts behind transformers' interface; raises InputError if there is
+    none.
+    """
     if not isinstance(model, nn.Module):
         raise InputError("model", f"must be a torch.nn.Module (got {type(model).__name__})")
     for module in model.modules():

@@ -324,7 +324,9 @@ def _first(problem: Problem, locked: Sequence[Step], mine: Sequence[Step]) -> st
 
 
 def _at(found: Sequence[Step], rows: int) -> tuple[str, ...]:
-    """Return the kernels of the bucket with the edge `rows`."""
+    """
+    Return the kernels of the first bucket that reaches up to `rows` rows, or of the last bucket.
+    """
     return next((step.kernels for step in found if rows <= step.rows), found[-1].kernels)
 
 

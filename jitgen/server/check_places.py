@@ -19,7 +19,10 @@ _ENDPOINT = "AWS_ENDPOINT_URL"
 
 
 def address(settings: ServiceSettings) -> Iterator[str]:
-    """Yield why the service could not listen at its address, unless something does so now."""
+    """
+    Yield why the service could not listen at its address, though not if something, perhaps this
+    service, listens there now.
+    """
     host, port = settings.listen.host, settings.listen.port
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -39,7 +42,9 @@ def address(settings: ServiceSettings) -> Iterator[str]:
 
 
 def stores(settings: ServiceSettings) -> Iterator[str]:
-    """Yield why the root, the folder of the service's own files or the shared store cannot be."""
+    """
+    Yield why the root, the folder of the service's own files or the shared store cannot be used.
+    """
     root, state = settings.store.root, settings.state
     if why := unwritable(root):
         yield f"store.root: {why}"

@@ -227,7 +227,7 @@ class EntryStore:
         return Found(entry=replace(mine, why_private=mine.why_private or "another is in its place"))
 
     async def missing(self, keys: list[str]) -> list[str]:
-        """Return the keys that this service would have to compile, and the revoked ones."""
+        """Return those of `keys` that are revoked, or that this service would have to compile."""
         known = {key: self._known[key] for key in keys if key in self._known}
         there = await asyncio.to_thread(self._there, keys, known)
         for key, stamp in there.items():

@@ -129,7 +129,7 @@ def added(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _samples(metric: object, ending: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Yield name, labels and value of the samples of a metric whose names end so."""
+    """Yield name, labels and value of the samples of a metric whose names end in `ending`."""
     for family in metric.collect():  # type: ignore[attr-defined]
         for sample in family.samples:
             if sample.name.endswith(ending):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the overview draws of the last day: SVG, made here, so that a page needs no script."""
+"""
+The drawings of the last day on the overview page: SVG that is made here, so that the page needs no
+script.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def _nothing(_: Any) -> tuple[()]:
 
 
 def _set(self: Any, name: str, value: Any) -> None:
-    """Write a field once: ``__init__`` does."""
+    """Write a field that has no value yet, for ``__init__``; refuse every other write."""
     if name not in self.__dataclass_fields__ or hasattr(self, name):
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
     object.__setattr__(self, name, value)

@@ -32,8 +32,8 @@ def importing(
     package: str, home: dict[str, str], before: Callable[[], None] | None = None
 ) -> Callable[[str], object]:
     """
-    Return what is the ``__getattr__`` of a package: it imports the module of a name, and keeps what
-    has that name there.
+    Return the ``__getattr__`` of a package: it imports the module that defines a name, and stores
+    the named object in the package.
 
     Args:
         package: The name of the package.

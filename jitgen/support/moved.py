@@ -107,7 +107,8 @@ RENAMED = {"words": "to_name", "of_words": "parse_name", "doubt": "confidence_no
 
 def renamed(module: str, name: str) -> Any:
     """
-    Return what `module` had by the name `name`, and warn: its ``__getattr__`` asks.
+    Return the object that `module` had under the old name `name`, and warn; the module's
+    ``__getattr__`` calls this.
 
     Raises:
         AttributeError: There was no such name.

@@ -21,7 +21,7 @@ SUMS = SumOrder(
 
 def check_kind(config: ActivationBackwardConfig) -> None:
     """
-    Require gates where they take turns with ups.
+    Require an activation with gates if gates and ups alternate.
 
     Raises:
         Refusal: There are none, with the code ``E_INTERLEAVED``.

@@ -30,7 +30,7 @@ def templates_of(of_sums: str, of_experts: str) -> tuple[Template, ...]:
 
 def check_kind(config: CombineConfig | CombineRanksConfig | MoeDecodeConfig) -> None:
     """
-    Require what is weighted.
+    Require a shared expert if its rows have weights.
 
     Raises:
         Refusal: There is no shared expert (``E_WEIGHTED``).
@@ -44,7 +44,8 @@ def check_kind(config: CombineConfig | CombineRanksConfig | MoeDecodeConfig) -> 
 
 def check_ranks(config: CombineRanksConfig) -> None:
     """
-    Require what is weighted, and ranks that cannot be masked where rows of experts travel.
+    Require a shared expert if its rows have weights, and refuse masking of ranks if they send rows
+    of experts.
 
     Raises:
         Refusal: There is no shared expert (``E_WEIGHTED``), or ranks can be masked (``E_MASK``).

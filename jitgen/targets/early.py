@@ -20,7 +20,7 @@ busy throughout.
 
 
 def joins(arch: Arch) -> bool:
-    """Say whether a chain has few pairs sorted by the launch that gathers their rows."""
+    """Say whether the launch that gathers rows also sorts the pairs, in chains with few pairs."""
     return arch is Arch.SM_90A  # where it was measured
 
 

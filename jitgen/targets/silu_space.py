@@ -26,11 +26,12 @@ SUMS = SumOrder(
 
 def check_kind(config: SiluMulQuantizeConfig) -> None:
     """
-    Require that scales that are rounded are found by the kernel, gates where they take turns with
-    ups, and numbers where groups have their own.
+    Require scales that the kernel computes if scales are rounded, an activation with gates if gates
+    and ups alternate, and one with numbers if groups have their own numbers.
 
     Raises:
-        Refusal: Others are, with the code ``E_POWER_OF_TWO``, ``E_INTERLEAVED`` or ``E_PER_GROUP``.
+        Refusal: One of these is missing; the code is ``E_POWER_OF_TWO``, ``E_INTERLEAVED`` or
+            ``E_PER_GROUP``.
     """
     refuse_unless(
         config.activation.is_gated or not config.interleaved,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the parameters of a kernel's launch from its host part, without running the kernel."""
+"""Finds the dynamic shared memory of a kernel's launch from its host part, without running it."""
 
 from __future__ import annotations
 

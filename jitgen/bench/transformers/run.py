@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures models: each implementation is first compared with float32 experts, then all are timed in
+"""
+Measures models: each implementation is first compared with float32 experts, then all are timed in
 turn.
 """
 

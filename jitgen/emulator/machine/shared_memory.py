@@ -377,7 +377,7 @@ class SharedMemory:
     # --- inside -----------------------------------------------------------------------------------
 
     def _find_uninitialised(self, f: Fragment, at: int, where: Where) -> None:
-        """Report a byte that was not written, if one of `where` is such; its word is."""
+        """Report the first byte of `where` that was never written, if there is one."""
         offsets = np.arange(where.start, where.stop) if isinstance(where, slice) else where.ravel()
         missing = ~self.initialised[offsets]
         if np.count_nonzero(missing):

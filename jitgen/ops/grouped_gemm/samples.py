@@ -149,7 +149,7 @@ class Call:
 
 
 def _owned(layout: Layout, groups: Tensor, num_rows: int) -> Tensor:
-    """Return Which rows belong to a group: bool, (M,) or (G, M)."""
+    """Return which rows belong to a group: bool, (M,) or (G, M)."""
     if layout is Layout.CONTIGUOUS:
         return groups >= 0
     counts = groups.unsqueeze(-1) if layout is Layout.MASKED else groups[-1]

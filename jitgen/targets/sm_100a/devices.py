@@ -16,7 +16,7 @@ from jitgen.targets.sm_90a.devices import SiluFit
 @frozen
 class Paper:
     """
-    Rates of an SM by the cycle, and fixed costs of a call; units in the names.
+    Rates of an SM per cycle, and fixed costs of a call; units in the names.
 
     Attributes:
         fp8_flop: Operations of the tensor core on FP8 operands.

@@ -75,7 +75,8 @@ _STAGES_BESIDE_ATOMS = 3
 @frozen
 class Sm100Fc2Derived(Sm100Derived):
     """
-    Numbers that follow from a legal config: those of a grouped GEMM, and more of the plan.
+    Numbers that follow from a legal config: those of a grouped GEMM, and those of the search for
+    experts.
 
     Attributes:
         scanned_experts: Experts whose alpha is looked at at once.

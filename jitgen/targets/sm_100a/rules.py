@@ -86,7 +86,8 @@ class Sm100Derived:
         scale_blocks: Blocks of 128 columns whose scales, in atoms, a tile of b may need.
         scale_box: Activation scales that one copy loads: those of a CTA's rows.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
-        lane_tiles: Tiles that each lane of a scheduler warp assigns; 0, for there is none.
+        lane_tiles: Tiles that each lane of a scheduler warp assigns; 0, because there is no
+            scheduler warp.
     """
 
     ctas: int
@@ -112,7 +113,10 @@ class Sm100Derived:
 
 
 class Sm100Rules(GemmRules):
-    """Eight warps that read sums, and one each to multiply, to load and to plan; persistent."""
+    """
+    Rules of persistent kernels with eight warps that read sums, and one warp each that multiplies,
+    loads and plans.
+    """
 
     arch = "sm_100a"
     space = Space(

@@ -97,7 +97,10 @@ def has_atoms(config: GroupedGemmConfig) -> bool:
 
 
 def has_block_table(config: GroupedGemmConfig) -> bool:
-    """Return whether blocks of scales are not tiles: of ragged groups in tiles of 256 rows."""
+    """
+    Return whether a kernel has a table of blocks of scales beside that of tiles: a ragged kernel
+    with tiles of 256 rows, because a block has 128.
+    """
     return has_atoms(config) and config.layout is Layout.RAGGED and config.schedule.two_cta
 
 

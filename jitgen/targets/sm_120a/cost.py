@@ -128,7 +128,7 @@ def _call(
     dram = device.dram_gbps * 1e3 * paper.dram_share / device.clock_mhz
 
     def wave(ctas: float) -> float:
-        """Return the cycles of so many tiles at a time."""
+        """Return the cycles of a wave of `ctas` tiles."""
         shared = max(ctas * loads / l2, ctas * crossing / tiles / dram)
         return max(cycles, loads / paper.sm_l2_bytes, shared)
 

@@ -15,7 +15,7 @@ from jitgen.targets.protocol import Device
 @frozen
 class Paper:
     """
-    Rates of an SM by the cycle, and fixed costs of a call; units in the names.
+    Rates of an SM per cycle, and fixed costs of a call; units in the names.
 
     Attributes:
         fp8_flop: Operations of the tensor cores on 8-bit operands, block-scaled ones included.

@@ -72,7 +72,8 @@ class Sm120Derived:
         scale_blocks: Atoms along M that a tile of a meets.
         scale_box: Activation scales that one copy loads: those of a tile's rows.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
-        lane_tiles: Tiles that each lane of a scheduler warp assigns; 0, for there is none.
+        lane_tiles: Tiles that each lane of a scheduler warp assigns; 0, because there is no
+            scheduler warp.
         token_lanes: Lanes of a quad from which instructions take the scales of tokens.
     """
 
@@ -93,7 +94,10 @@ class Sm120Derived:
 
 
 class Sm120Rules(GemmRules):
-    """Up to eight warps that multiply their part of a tile, and one that loads; persistent."""
+    """
+    Rules of persistent kernels with up to eight warps that multiply their part of a tile, and one
+    that loads.
+    """
 
     arch = "sm_120a"
     space = Space(

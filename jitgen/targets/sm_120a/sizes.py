@@ -77,8 +77,8 @@ def is_unscaled(config: GroupedGemmConfig) -> bool:
 
 def has_block_table(config: GroupedGemmConfig) -> bool:
     """
-    Return whether blocks of tokens' scales are not tiles: of ragged groups in tiles of other
-    heights.
+    Return whether a kernel has a table of blocks of tokens' scales beside that of tiles: a ragged
+    kernel whose tiles do not have the height of a block.
     """
     has_blocks = config.layout is Layout.RAGGED and config.tile.m != SCALE_BLOCK
     return has_blocks and not is_block(config) and not is_unscaled(config)

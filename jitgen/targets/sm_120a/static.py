@@ -3,9 +3,9 @@
 The table of mode ``static``: kernels by the rows of a group alone, the same on every device.
 
 A tile holds twice the mean, for the rows of a group differ from call to call: at a mean of 8, half
-of the groups would take two tiles of 8. A single group has the rows that it has. From where no tile
-does, tiles come in strips that share weights in L2. `docs/selection-measured.md` says what is lost
-against the cost model.
+of the groups would take two tiles of 8. A single group has the rows that it has. If no tile holds
+so many rows, tiles come in strips that share weights in L2. `docs/selection-measured.md` says what
+is lost against the cost model.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 """
 The few configs that the selector may choose: what prewarming compiles, so it stays short.
 
-The entries for sm_90a are what is left of some 30 a layout when those are dropped that measured
-problems miss least: FP8 operands with block scales, 344 problems on an H200 and 274 on an H100
-(docs/selection-measured.md). The best of these takes 0.8 and 0.6 % longer than the best of all 30.
-Five facts shape them. Since tiles are dealt by their rows, those that share a in a cluster (1, 2),
-or nothing, win on an H200, where contiguous tiles of 192 columns that share b in a cluster (2, 1)
-win on an H100. A tile of 256 rows reads weights half as often, and one of 192 rows reads them once
-where groups have a little more than 128. Columns that divide N fill the last wave: so there are 112
-and 160. Where one group leaves SMs without a tile, two CTAs take half of K each. And weights that
-are read once are best streamed past L2.
+The entries for sm_90a are a selection from some 30 for each layout: those were dropped without
+which measured problems lose least: FP8 operands with block scales, 344 problems on an H200 and 274
+on an H100 (docs/selection-measured.md). The best of these takes 0.8 and 0.6 % longer than the best
+of all 30. Five facts shape them. Since tiles are dealt by their rows, those that share a in a
+cluster (1, 2), or nothing, win on an H200, where contiguous tiles of 192 columns that share b in a
+cluster (2, 1) win on an H100. A tile of 256 rows reads weights half as often, and one of 192 rows
+reads them once where groups have a little more than 128. Columns that divide N fill the last wave:
+so there are 112 and 160. Where one group leaves SMs without a tile, two CTAs take half of K each.
+And weights that are read once are best streamed past L2.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class Work(NamedTuple):
 
 class Cost(NamedTuple):
     """
-    How long it takes, in microseconds.
+    Predicted times of a call, in microseconds.
 
     Attributes:
         all_us: The call.
@@ -244,7 +244,7 @@ def _crossing(problem: GroupedGemmProblem, used: float) -> float:
 
 
 def cost(asked: Work, speed: Speed, fit: Fit) -> Cost:
-    """Return how long that takes with a tile that is so fast."""
+    """Return the predicted times of the work `asked` with a tile of this `speed`."""
     filled = asked.filled - (1 - fit.tail) * asked.tails + fit.tail_row * asked.tail_rows
     k_block_us = speed.k_block_us * (1 - speed.skipped * (1 - filled))
     tile_us = speed.tile_us + asked.k_blocks * k_block_us * (1 + fit.unshared * asked.apart)

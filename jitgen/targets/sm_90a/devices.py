@@ -2,8 +2,8 @@
 """
 The devices of sm_90a, and the constants of their cost models, fitted on an H200.
 
-No other number of an H200 stands anywhere else. Devices without a fit of their own do with the
-H200's times, at their own number of SMs, clock and rate of memory.
+Numbers of an H200 are only in this file. Devices without a fit of their own use the H200's times,
+at their own number of SMs, clock and rate of memory.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ Fitted likewise to the table of an H100 (183 buckets) and 418 problems (2026-11-
 
 
 def _at_rate(fit: Fit, part: float) -> Fit:
-    """Return the constants with a memory that is so much faster."""
+    """Return the constants for a memory that is faster by the factor `part`."""
     return replace(fit, dram_bytes_per_us=fit.dram_bytes_per_us * part)
 
 

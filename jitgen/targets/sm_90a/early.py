@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of kernels that load weights before the kernel before has ended."""
+"""The rule of kernels that load weights before the previous kernel has ended."""
 
 from __future__ import annotations
 

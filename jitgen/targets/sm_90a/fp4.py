@@ -127,7 +127,7 @@ class Fp4Derived:
 
 
 class Fp4Rules(GemmRules):
-    """One loading warpgroup and two to four math warpgroups, persistent over the tiles."""
+    """Rules of persistent kernels with one loading warpgroup and two to four math warpgroups."""
 
     arch = "sm_90a"
     space = Space(
@@ -278,7 +278,10 @@ def block_bytes(config: GroupedGemmConfig) -> int:
 
 
 def partials(config: GroupedGemmConfig) -> int:
-    """Return the partial sums of a k-block, each promoted with a scale of weights."""
+    """
+    Return the number of partial sums of a k-block, each of which is promoted with a scale of
+    weights.
+    """
     return format_of(config.operands).facts.partials[config.operands.b_layout]
 
 
@@ -296,8 +299,8 @@ def narrowest_box(config: GroupedGemmConfig) -> int:
     """
     Return the fewest rows of a that one copy loads.
 
-    Of a contiguous group's last tile most may be padding. Behind a ragged group's rows are those of
-    the next; loads of fewer were not tried there.
+    Most of the last tile of a contiguous group may be padding. The rows of ragged groups follow
+    each other without padding; smaller loads were not tried for them.
     """
     return narrowest(config) if config.layout is Layout.CONTIGUOUS else _rows(config)
 
@@ -369,8 +372,8 @@ def _early_rows(config: GroupedGemmConfig, *, is_paired: bool) -> int:
     Return the largest number of rows of a WGMMA for which registers suffice for both the scales and
     the sums that they scale.
 
-    Where scales are in e4m3 values that goes by all rows of a tile: by those that it has, tiles
-    that have all took 2 % longer.
+    If scales are part of e4m3 values, the rows of a whole tile decide: when the rows that a tile
+    has decided, full tiles took 2 % longer.
     """
     if config.operands.a_scale_granularity is not ScaleGranularity.ROW:
         return 0
@@ -388,9 +391,9 @@ def _is_slow(num_partials: int, rows: int) -> bool:
     """
     Return whether decoding takes so long that it should overlap with multiplying.
 
-    To bf16 it does (without, 8 tokens took 139 us instead of 133 on an H200), to e4m3 with scales
-    from 32 rows on (3 %); where each 32 of K has a scale, up to 16 rows (half a percent): more were
-    not tried.
+    Decoding to bf16 does (without overlap, 8 tokens took 139 us instead of 133 on an H200), and
+    decoding to e4m3 with scales does from 32 rows on (3 %). Where each 32 of K has a scale, it does
+    up to 16 rows (half a percent): more rows were not tried.
     """
     if num_partials == MOST_PARTIALS:
         return False

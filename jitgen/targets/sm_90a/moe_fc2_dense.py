@@ -63,7 +63,8 @@ _LISTED = (
 @frozen
 class Sm90Fc2Derived(Sm90Derived):
     """
-    Numbers that follow from a legal config: those of a grouped GEMM, and more of the plan.
+    Numbers that follow from a legal config: those of a grouped GEMM, and those of the search for
+    experts.
 
     Attributes:
         scanned_experts: Experts whose alpha is looked at at once.

@@ -121,7 +121,7 @@ class Sm90Derived:
 
 
 class Sm90Rules(GemmRules):
-    """One loading warpgroup and up to three math warpgroups, persistent over the tiles."""
+    """Rules of persistent kernels with one loading warpgroup and up to three math warpgroups."""
 
     arch = "sm_90a"
     space = Space(

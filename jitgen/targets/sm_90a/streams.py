@@ -51,7 +51,7 @@ class StreamDerived:
 
 def threads_of(threads: int, ctas_per_sm: int) -> int:
     """
-    Return the threads of an SM that holds so many CTAs.
+    Return the threads of an SM that holds `ctas_per_sm` CTAs.
 
     Raises:
         Refusal: It does not hold them, with the code ``E_CTAS``.
@@ -67,14 +67,14 @@ def threads_of(threads: int, ctas_per_sm: int) -> int:
 
 
 def registers_of(threads: int) -> int:
-    """Return the registers of each thread where an SM holds so many."""
+    """Return the registers of each thread if an SM holds so many threads."""
     warps = -(-threads // (WARP * _PARTITIONS))
     registers = _REGISTERS_PER_PARTITION // (WARP * warps) // _REGISTER_UNIT * _REGISTER_UNIT
     return min(registers, _MAX_REGISTERS)
 
 
 def share_of(device: Device, num_sms: int) -> float:
-    """Return the part of an H200's rate of memory that so many SMs of a device have."""
+    """Return the part of an H200's rate of memory that `num_sms` SMs of a device have."""
     return min(1.0, num_sms / device.num_sms) * device.dram_gbps / H200.dram_gbps
 
 

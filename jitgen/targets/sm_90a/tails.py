@@ -15,7 +15,10 @@ on an H200: each row has a scale that a whole warpgroup reads.
 
 
 def tail_m(config: GroupedGemmConfig) -> int:
-    """Return the most rows of a block that are multiplied so; 0 in kernels that never do it."""
+    """
+    Return the most rows of a block that are multiplied with swapped operands; 0 in kernels that
+    never swap operands.
+    """
     return TAIL_M if config.schedule.swap_tail else 0
 
 

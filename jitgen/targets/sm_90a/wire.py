@@ -2,9 +2,9 @@
 """
 Common rules of kernels that send to other GPUs of the host and wait for what they send.
 
-All CTAs of a launch run at the same time: one that waits may wait for what a peer's last CTA sends,
-and that would never start behind CTAs which wait for ours. So there are at most as many as SMs, and
-each has room on an SM of its own.
+All CTAs of a launch run at the same time: a CTA may wait for data from the peer's last CTA, which
+would never start if it had to wait for the end of CTAs that wait for ours. So there are at most as
+many as SMs, and each has room on an SM of its own.
 """
 
 from __future__ import annotations
