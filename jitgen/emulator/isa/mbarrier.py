@@ -161,7 +161,7 @@ class Arrival:
     Attributes:
         has_bytes: The operand is bytes that the phase expects more (and the arrivals are 1); else
             it is the number of arrivals.
-        is_relaxed: Release only what a fence came after.
+        is_relaxed: Whether it releases only accesses before the last fence.
         may_complete: The phase may be complete by it.
         is_dropped: Later phases expect one arrival less.
     """

@@ -172,7 +172,7 @@ def _until(at: int, barrier: NamedBarrier, generation: int, then: int) -> Outcom
 
 @emits("barrier.cluster.arrive", whole_warp=_is_aligned)
 def arrive_cluster(builder: Builder, instruction: Instruction) -> None:
-    """``barrier.cluster.arrive``; the relaxed form releases only what a fence came after."""
+    """``barrier.cluster.arrive``; the relaxed form releases only accesses before the last fence."""
     is_relaxed = str(instruction.has("relaxed"))
     builder.do(builder.call(arrive_at_cluster, builder.mask(instruction), is_relaxed))
 
