@@ -24,7 +24,7 @@ Sums are float32, in a fixed order, and rounded once.
 
 A CTA has rows with one adapter and one expert. First its warps multiply rows of a with those of x,
 each a slice of their columns, and leave the sums in shared memory; then they multiply rows of b
-with the results. Both products are the tensor cores', which have up to ROWS rows at once.
+by the results. Tensor cores compute both products, for up to ROWS rows at once.
 
 To see it, check it and run it:
 
@@ -63,8 +63,8 @@ SLICES = 16  # parts of x's columns, each with sums of its own
 WINDOW = 32  # rows that are looked at together, one by each lane of a warp
 MOST_RANKS = 128  # rows of a
 LINE = 8  # vectors of 128 bytes
-PREFETCHED = 4 * 2**20  # quarters of vectors, 8 bytes each, that are asked for: most of L2
-NO_ADAPTER, NO_PAIR = -1, -2  # what stands for the matrices of such rows
+PREFETCHED = 4 * 2**20  # most quarters of vectors, 8 bytes each, that are prefetched: most of L2
+NO_ADAPTER, NO_PAIR = -1, -2  # numbers of rows that have no matrices
 
 
 @cute.struct
@@ -345,8 +345,9 @@ def add_tiles(matrices, y, out, tile, part, first, end):
     """
     Compute TILES tiles of the columns of y from `first` on.
 
-    An instruction multiplies 16 rows. Values between are float32, and two numbers of bf16 have each
-    of them: one is in the upper half of the rows, what it lacks in the lower half.
+    The values between the two products are float32; each is split into two bf16 numbers, its
+    rounded value and the remainder. An instruction multiplies 16 rows: the upper half of these are
+    rounded values, the lower half remainders.
     """
     lane, quarters = cute.arch.lane_idx(), matrices.rank // QUARTER
     before = cute.make_rmem_tensor((PAIR, TILES), cutlass.BFloat16)
@@ -388,7 +389,7 @@ def load_tiles(matrices, column, end, quarter, has_values):
 
 @cute.jit
 def values_between(matrices, tile, quarter, has_values):
-    """Return QUARTER results of `shrink` for a lane's row, rounded, and what they lack then."""
+    """Return QUARTER results of `shrink` for a lane's row, rounded to bf16, and the remainders."""
     between = cute.make_rmem_tensor((QUARTER, 2), cutlass.BFloat16)
     between.fill(0.0)
     if has_values:

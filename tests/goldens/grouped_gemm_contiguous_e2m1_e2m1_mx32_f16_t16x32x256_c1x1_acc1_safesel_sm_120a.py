@@ -190,7 +190,7 @@ def bytes_of(tensor):
 
 @cute.jit
 def launch(a, b, scales, groups, results, num_ctas, stream):
-    """Launch the kernel with what the TMA unit is told of tensors: on the host."""
+    """On the host: make the TMA copies of the tensors, and launch the kernel."""
     b = groups_last(b)
     grouped_gemm_kernel(
         load_map(bytes_of(a), TILE_M, A_ROW_BYTES),
@@ -489,14 +489,14 @@ class Scales(NamedTuple):
 
 
 def maps_of_scales(a_scale, b_scale, *alpha):
-    """Return how the TMA unit loads both, and what else there is as it is: on the host."""
+    """On the host: return the TMA copies of both scales, and further tensors unchanged."""
     a_scale = one_matrix(a_scale)
     a_map = map_of_box(a_scale, SCALE_LINES, SCALE_BLOCKS)
     return *a_map, *map_of_box(b_scale, 32, 1), *alpha
 
 
 def descriptors_of_scales(maps):
-    """Return what the TMA unit was told of scales."""
+    """Return the TMA copies of scales, whose descriptors are prefetched."""
     return maps[:4:2]
 
 

@@ -35,8 +35,8 @@ A CTA takes many tiles of TILE_M x TILE_N, one after the other. Its warps have d
     tile warp      finds the experts that a tile needs and hands over their k-blocks, by chunks
 
 Two CTAs are a pair: one instruction of the even one multiplies 128 tokens in each. Each loads its
-own rows of a and half of the columns of b, which both read. Both plan for the tokens of both, and
-so in step.
+own rows of a and half of the columns of b, which both read. Both list the experts of the tokens
+of both, so that they compute the same k-blocks.
 
 Warps wait for each other at pairs of mbarriers, one pair for each stage of a pipeline. The table
 has the number of arrivals after which a stage is full, and after which it is free again:
@@ -377,7 +377,7 @@ def multiply(mmas, operands, acc, stage):
 
 # sm100/shared/update.py.jinja
 def cta_group():
-    """Return who multiplies together."""
+    """Return whether one CTA or a pair of CTAs executes a matrix instruction."""
     return tcgen05.CtaGroup.TWO
 
 
@@ -500,7 +500,7 @@ def maps_of_scales(a_scale, alpha, b_scale):
 
 # sm100/moe_fc2_dense/promotion.py.jinja
 def descriptors_of_scales(maps):
-    """Return what the TMA unit was told of scales."""
+    """Return the TMA copies of scales, whose descriptors are prefetched."""
     return maps[:4:2]
 
 

@@ -17,12 +17,13 @@ Routing on the host: experts of each token, sorted.
 
     score[e] = 1 / (1 + exp(-x[e]))
 
-x are a token's logits. The k experts of the best score + bias are its own, of equal ones the lower
-number first; a NaN is below all numbers.
-Before, of `expert_groups` equal groups only `top_groups` are kept: those whose two best
-score + bias sum up to the most.
+x are a token's logits. A token gets the k experts with the highest score + bias; of equal ones
+the lower number comes first, and a NaN is below all numbers.
+Only experts of the `top_groups` best of `expert_groups` equal groups are chosen. Groups are
+compared by the sum of their two best values of score + bias.
 
-A weight is the score, if asked divided by the sum of the token's, times `scale`.
+A weight is the score times `scale`; with `renormalize` the score is first divided by the sum
+of the scores of the token's experts.
 
 Pair t * k + j is slot j of token t.
 Experts from first_expert on, as many as offs has, are local; pairs of others are skipped.
@@ -118,7 +119,7 @@ def route(
 
 # cpu/route/choice.py.jinja
 class Choice(NamedTuple):
-    """What is chosen by, beside the scores."""
+    """What the choice of experts depends on besides the scores."""
 
     bias: cute.Tensor
     expert_groups: Int32
@@ -153,7 +154,7 @@ def score_row(values, keys, bias, num_experts):
     """
     Turn logits into scores, and set the keys that experts are chosen by.
 
-    Return what scores have yet to be divided by: where keys do without them, they are not divided.
+    Return the number that scores have yet to be divided by: 1 unless keys are made of the logits.
     """
     most, total = Float32(float("-inf")), Float32(0.0)
     for e in cutlass.range(num_experts):
@@ -173,7 +174,7 @@ def score_row(values, keys, bias, num_experts):
 # cpu/route/groups.py.jinja
 @cute.jit
 def value_of(key):
-    """Return the float32 that a key is of."""
+    """Return the float32 of which `key_of` makes this key."""
     bits = key ^ Uint32(0x80000000) if key >= 0x80000000 else key ^ Uint32(0xFFFFFFFF)
     return bits.bitcast(Float32)
 
