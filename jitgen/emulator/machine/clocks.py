@@ -261,7 +261,8 @@ class Clocks:
         Args:
             agents: The warps [k].
             members: For each warp a bit for each lane that executes the fence; by default all do.
-                A lane's fence is no fence for what others wrote since they last came together.
+                A lane's fence does not cover what other lanes of its warp wrote since the lanes
+                last synchronised.
         """
         owners = self._with_shadow
         shadows = self.shadow_of[owners]
