@@ -186,7 +186,7 @@ TABLE: tuple[Setting, ...] = (
         default="",
         parse=str,
         kind="name",
-        shown_default="this machine's GPU; for plans, all devices of the target",
+        shown_default="the GPU at hand; of plans all that are known",
         help="Device that kernels are chosen for, such as `NVIDIA H100 PCIe`; `--device` of "
         "`select`, `prewarm` and others has the same effect. If it is not set, calls choose "
         "for this machine's GPU (for an unknown GPU as for the first device of its target), "
