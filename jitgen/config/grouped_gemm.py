@@ -158,6 +158,8 @@ class Schedule(Part):
             and kernels wait before they let others start.
         swap_tail: Multiply the last rows of a group, if they are few, with swapped operands: the
             weights are M of the instructions, so fewer padding rows are multiplied.
+        extra_rows: Give the last tile of a group up to 16 rows more than tile.m, with swapped
+            operands, so that so few rows beyond whole tiles take no tile of their own.
     """
 
     raster: int = of(int, most=MAX_RASTER, default=8, word="raster")
@@ -168,10 +170,11 @@ class Schedule(Part):
     safe_selectors: bool = of(bool, default=False, word="safesel")
     early_b: bool = of(bool, default=False, word="earlyb")
     swap_tail: bool = of(bool, default=False, word="swaptail")
+    extra_rows: bool = of(bool, default=False, word="extrarows")
 
     def to_json(self) -> dict[str, Any]:
         """Return the exact JSON form, without rarely used fields that are off."""
-        rare = {"safe_selectors", "early_b", "swap_tail"}
+        rare = {"safe_selectors", "early_b", "swap_tail", "extra_rows"}
         return {n: v for n, v in Part.to_json(self).items() if v or n not in rare}
 
 
@@ -216,7 +219,7 @@ class GroupedGemmConfig(Config):
         if schedule.raster != Schedule().raster:
             text += f" raster {schedule.raster}"
         text += " streaming b" * schedule.stream_b + " early b" * schedule.early_b
-        text += " swapped tail" * schedule.swap_tail
+        text += " swapped tail" * schedule.swap_tail + " extra rows" * schedule.extra_rows
         return text if schedule.split_k == 1 else f"{text} split_k {schedule.split_k}"
 
     @property

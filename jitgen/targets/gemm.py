@@ -160,13 +160,17 @@ def refuse_early(config: GroupedGemmConfig, kernel: str) -> None:
 
 
 def refuse_swap_tail(config: GroupedGemmConfig, kernel: str) -> None:
-    """Refuse `swap_tail` for kernels that multiply all rows in the same way."""
-    refuse_unless(
-        not config.schedule.swap_tail,
-        "E_SWAP_TAIL",
-        f"swap_tail: {kernel} multiplies all rows alike; those of grouped_gemm on sm_90a can swap "
-        "operands for the last rows, with weights as they were quantised (plain)",
-    )
+    """
+    Refuse `swap_tail` and `extra_rows` for kernels that multiply all rows in the same way.
+    """
+    schedule = config.schedule
+    for name, is_asked in (("swap_tail", schedule.swap_tail), ("extra_rows", schedule.extra_rows)):
+        refuse_unless(
+            not is_asked,
+            f"E_{name.upper()}",
+            f"{name}: {kernel} multiplies all rows alike; those of grouped_gemm on sm_90a can swap "
+            "operands for the last rows, with weights as they were quantised (plain)",
+        )
 
 
 def refuse_scales(config: GroupedGemmConfig, space: Space, arch: str) -> None:

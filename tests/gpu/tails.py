@@ -14,6 +14,7 @@ best kernel with swapped tails, against the best of all others.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import statistics
@@ -33,22 +34,26 @@ from tests.candidates import candidates
 
 GROUPS = 32
 SHAPES = ((4096, 7168), (7168, 2048))
-EVEN = (96, 128, 136, 144, 152, 160, 168, 192, 200, 232, 256)
+EVEN = (96, 128, 136, 144, 152, 160, 168, 192, 193, 200, 208, 232, 256)
 UNEVEN = (96, 128, 136, 152, 200, 256)
 SPREAD = 0.3
 CALLS, ROUNDS, PAUSE_S = 4, 5, 0.006
 
-CHECKED = [192, 0, 64, 1, 7, 0, 208, 209, 400, 33, 96, *range(3, 45, 2)]
+CHECKED = [192, 0, 193, 1, 200, 0, 208, 209, 400, 33, 96, *range(3, 45, 2)]
 """Rows of groups whose results are compared."""
 
 
 def kernels(layout: Layout) -> tuple[list[GroupedGemmConfig], list[GroupedGemmConfig]]:
-    """Return what may be chosen without swapped tails, and all of these with them."""
+    """
+    Return what may be chosen without swapped tails, and all of these with them, and with extra rows
+    besides.
+    """
     menu = candidates(Arch.SM_90A, layout, Operands())
     plain = [each for each in menu if not each.schedule.swap_tail]
     swapped = []
-    for config in plain:
-        each = replace(config, schedule=replace(config.schedule, swap_tail=True))
+    for config, extra in itertools.product(plain, (False, True)):
+        schedule = replace(config.schedule, swap_tail=True, extra_rows=extra)
+        each = replace(config, schedule=schedule)
         try:
             require(each, Arch.SM_90A)
         except UnsupportedConfig:
@@ -92,7 +97,8 @@ def check(layout: Layout, n: int, k: int, b: tuple[Tensor, Tensor]) -> bool:
     a, a_scale, whose = operands(layout, rows, k)
     right = True
     for config in kernels(layout)[1]:
-        plain = replace(config, schedule=replace(config.schedule, swap_tail=False))
+        schedule = replace(config.schedule, swap_tail=False, extra_rows=False)
+        plain = replace(config, schedule=schedule)
         found = []
         for each in (plain, config):
             out = torch.full((*a.shape[:-1], n), 7.0, dtype=torch.bfloat16, device="cuda")

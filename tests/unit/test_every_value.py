@@ -47,6 +47,7 @@ ONLY: dict[str, dict[str, tuple[str, ...]]] = {
         "schedule.early_b": ("False",),  # a is loaded row by row, by the same warps
         "schedule.safe_selectors": ("False",),
         "schedule.swap_tail": ("False",),
+        "schedule.extra_rows": ("False",),
     },
     "route": {"scores_dtype": ("None", "bf16", "f16", "f32")},
     "unpack_weights": {"b_layout": ("exact1", "folded1")},

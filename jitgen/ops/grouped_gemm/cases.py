@@ -82,7 +82,8 @@ class Sizes(AnySizes):
 
         If the last rows of a group are multiplied with swapped operands, a third has groups with
         every number of such rows, in steps of eight, in several warpgroups, and with the smallest
-        number that is too large for this.
+        number that is too large for this; and where tiles may have extra rows, groups with few of
+        them, with all, and with one more.
 
         Kernels that split K get a flat one: K is less than a k-block, so that parts of K are empty.
         Kernels that load weights early get a small one: one tile for two CTAs, and fewer k-blocks
@@ -124,6 +125,8 @@ class Sizes(AnySizes):
         if tail_m := getattr(derived, "tail_m", 0):
             tails = [row + M_BLOCK_ROWS * (i % 2) for i, row in enumerate(range(3, tail_m, 7))]
             rows = (*tails, 0, tile.m + tail_m + 1, tile.m - M_BLOCK_ROWS + tail_m)
+            if extra_m := getattr(derived, "extra_m", 0):
+                rows += (tile.m + 3, tile.m + extra_m + 1, 2 * tile.m + extra_m)
             odd = (stages + 1) // 2 * 2  # k-blocks ahead of the last one; loops do two in a pass
             more.append(replace(wide, rows=rows, k=odd * tile.k + vector))
         if config.schedule.early_b:

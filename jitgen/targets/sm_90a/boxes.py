@@ -9,6 +9,7 @@ from typing import NamedTuple
 from jitgen.config.config import SCALE_BLOCK, DType, Layout
 from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.config.layouts import GROUP_ALIGNMENT
+from jitgen.targets.sm_90a.tails import extra_m
 
 SHORT_M = 8
 """
@@ -89,7 +90,7 @@ def scale_box(config: GroupedGemmConfig) -> int:
     A ragged tile starts at any row, but the TMA unit faults (illegal instruction) where its first
     coordinate is not at whole 16 bytes, so that a box begins up to 3 rows ahead.
     """
-    return box_of_scales(config, 64 * math_warpgroups(config.tile.m))
+    return box_of_scales(config, 64 * math_warpgroups(config.tile.m) + extra_m(config))
 
 
 def box_of_scales(config: GroupedGemmConfig, rows: int) -> int:

@@ -31,7 +31,7 @@ class PlainGemm(Sm90Rules):
     sums = SumOrder(
         words="blocks of 128 bytes along K from the first on, in instructions of 32; sums of e4m3 "
         "are promoted at the same values of K",
-        free=(*FREE, "schedule.early_b", "schedule.swap_tail"),
+        free=(*FREE, "schedule.early_b", "schedule.swap_tail", "schedule.extra_rows"),
     )
 
     def predict(

@@ -27,7 +27,7 @@ from jitgen.targets.gemm import (
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_90a import boxes
 from jitgen.targets.sm_90a.early import check_early
-from jitgen.targets.sm_90a.tails import check_tail, tail_m
+from jitgen.targets.sm_90a.tails import check_extra, check_tail, extra_m, tail_m
 
 SMEM_BYTES = 232_448
 """Shared memory that one CTA can have: 227 KiB of the SM's 228."""
@@ -95,6 +95,7 @@ class Sm90Derived:
         scale_pitch: `scale_box`, rounded up so that copies start at whole 128 bytes.
         short_scale_box: Activation scales that one copy loads of a short tile.
         tail_m: Most rows of a block that are multiplied with swapped operands.
+        extra_m: Most rows that the last tile of a group has beyond those of the config.
     """
 
     math_warpgroups: int
@@ -118,6 +119,7 @@ class Sm90Derived:
     scale_pitch: int
     short_scale_box: int
     tail_m: int
+    extra_m: int
 
 
 class Sm90Rules(GemmRules):
@@ -161,6 +163,7 @@ class Sm90Rules(GemmRules):
         self._check_split_k(config)
         check_early(config)
         check_tail(config)
+        check_extra(config)
         tile = config.tile
         math_warpgroups, m_blocks = boxes.math_warpgroups(tile.m), boxes.m_blocks(tile.m)
         registers = boxes.REGISTERS[math_warpgroups]
@@ -190,6 +193,7 @@ class Sm90Rules(GemmRules):
             scale_pitch=boxes.align(boxes.scale_box(config), 32) if has_blocks else 0,
             short_scale_box=boxes.short_scale_box(config) if has_blocks else 0,
             tail_m=tail_m(config),
+            extra_m=extra_m(config),
         )
 
     def _check_instruction(self, config: GroupedGemmConfig) -> None:
@@ -351,8 +355,9 @@ class Sm90Rules(GemmRules):
     def _memory(self, config: GroupedGemmConfig) -> tuple[int, int]:
         """Return the bytes of shared memory of an operand stage, and of everything else."""
         tile, types, split_k = config.tile, config.operands, config.schedule.split_k
-        stage = (tile.m + tile.n) * tile.k * types.a_dtype.bits // 8 + _RING_SLOT_BYTES
-        fixed = tile.m * boxes.out_n(config) * types.out_dtype.bits // 8 + 2 * (
+        height = tile.m + extra_m(config)
+        stage = (height + tile.n) * tile.k * types.a_dtype.bits // 8 + _RING_SLOT_BYTES
+        fixed = height * boxes.out_n(config) * types.out_dtype.bits // 8 + 2 * (
             _TILE_INFO_BYTES + 2 * _RING_SLOT_BYTES
         )
         if split_k > 1:
