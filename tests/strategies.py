@@ -101,6 +101,7 @@ def _legal_sweep(arch: Arch) -> Iterator[GroupedGemmConfig]:
         schedules = (
             *(Schedule(), Schedule(raster=1, stream_b=True), Schedule(use_pdl=False)),
             *(Schedule(split_k=split_k) for split_k in space.split_k if split_k > 1),
+            Schedule(swap_tail=True, extra_rows=True),
         )
         variants = [(schedule, None) for schedule in schedules]
         variants += [(Schedule(), stages) for stages in (3, 4, 6)]

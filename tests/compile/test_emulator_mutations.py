@@ -17,6 +17,7 @@ from tests.compile.kernels import often
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_bias import BIAS
 from tests.compile.mutations_early import EARLY
+from tests.compile.mutations_extra import EXTRA
 from tests.compile.mutations_fc2 import EXPERTS
 from tests.compile.mutations_live_tiles import LIVE_TILES
 from tests.compile.mutations_order import FENCES, WAITS
@@ -44,6 +45,7 @@ LISTS = (
     EARLY,
     LIVE_TILES,
     TAILS,
+    EXTRA,
 )
 MUTATIONS = [mutation for mutations in LISTS for mutation in mutations]
 
@@ -121,6 +123,10 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     "tails": (
         "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_ab4_swaptail_sm_90a",
         Sizes(rows=(9, 104, 41, 3, 64, 40), n=136, k=784, num_sms=1),
+    ),
+    "extra rows": (
+        "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t192x128x128_c1x1_acc1_swaptail_extrarows_sm_90a",
+        Sizes(rows=(9, 207, 399, 3), n=136, k=656, num_sms=1),
     ),
     "wgrad": (
         "grouped_gemm_wgrad_ragged_bf16_bf16_t128x128x64_c1x1_sm_90a",

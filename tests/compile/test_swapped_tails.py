@@ -33,7 +33,8 @@ TALL = GroupedGemmConfig(
 SMALL = replace(TALL, layout="masked", tile=Tile(m=128, n=128, k=128), cluster=Cluster())
 HALF = replace(SMALL, operands=Operands(out_dtype="f16"))
 BLOCKS = replace(SMALL, layout="contiguous")
-NAMES = {"tall": TALL, "small": SMALL, "half": HALF, "blocks": BLOCKS}
+EXTRA = replace(TALL, layout="masked", schedule=Schedule(swap_tail=True, extra_rows=True))
+NAMES = {"tall": TALL, "small": SMALL, "half": HALF, "blocks": BLOCKS, "extra": EXTRA}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def emulated_gpu(shared_cache: None) -> Iterator[None]:
 @pytest.mark.parametrize("config", NAMES.values(), ids=NAMES)
 def test_bits_are_those_of_whole_blocks(config: GroupedGemmConfig, emulated_gpu: None) -> None:
     """Of random numbers, which show another order of additions."""
-    rows = [9, 104, 0, 81, 33, 40, 66, 41]
+    rows = [9, 104, 0, 81, 33, 200, 66, 41]
     case = make_for(config, rows, 136, 272)
     usual = replace(config, schedule=Schedule())
     found, expected = (
@@ -84,3 +85,14 @@ def test_rows(rows: list[int], emulated_gpu: None) -> None:
     case = make_for(TALL, rows, 200, 144, is_exact=True)
 
     verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=TALL))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("layout", ["ragged", "masked"])
+@pytest.mark.parametrize("rows", [[193, 0, 201], [17, 208, 1], [209, 400, 192]])
+def test_extra_rows(layout: str, rows: list[int], emulated_gpu: None) -> None:
+    """One, all and one too many, in the first and in the second tile of a group."""
+    config = replace(EXTRA, layout=layout)
+    case = make_for(config, rows, 200, 144, is_exact=True)
+
+    verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=config))

@@ -27,9 +27,10 @@ from jitgen.support.documents import canonical_json
 from jitgen.targets.legality import check, require, rules
 from jitgen.targets.sm_90a import cost
 from jitgen.targets.sm_90a.devices import H200, fit_of
-from jitgen.targets.sm_90a.tails import TAIL_M
+from jitgen.targets.sm_90a.tails import EXTRA_M, TAIL_M
 
 SWAPPED = Schedule(swap_tail=True)
+EXTRA = Schedule(swap_tail=True, extra_rows=True)
 
 
 def config(m: int = 192, n: int = 128, **fields: Any) -> GroupedGemmConfig:
@@ -122,8 +123,72 @@ class TestLegality:
         assert check(refused, "sm_90a").code == "E_SWAP_TAIL"
 
 
-def test_the_order_of_sums_is_kept() -> None:
-    assert not rules("sm_90a", "grouped_gemm").sums.departure(config())
+class TestExtraRows:
+    def test_a_name_says_it(self) -> None:
+        asked = config(schedule=EXTRA)
+        name = asked.name("sm_90a")
+
+        assert "_swaptail_extrarows_" in name
+        assert "swapped tail extra rows" in asked.short
+        assert Config.parse(name) == (asked, Arch.SM_90A)
+        assert Config.from_json(asked.to_json()) == asked
+
+    def test_other_kernels_know_nothing_of_them(self) -> None:
+        usual = config()
+
+        assert "extra" not in usual.name("sm_90a")
+        assert "extra" not in canonical_json(usual.to_json())
+        assert "extra" not in render(usual, Arch.SM_90A).text.lower()
+
+    @pytest.mark.parametrize("cluster", [Cluster(), Cluster(n=2)])
+    @pytest.mark.parametrize("layout", ["ragged", "masked"])
+    def test_legal(self, layout: str, cluster: Cluster) -> None:
+        """With as many stages; of memory a CTA has what the rows take, of operands and results."""
+        found = config(layout=layout, cluster=cluster, schedule=EXTRA)
+        derived = require(found, "sm_90a").derived
+        usual = require(replace(found, schedule=SWAPPED), "sm_90a").derived
+
+        assert derived.extra_m == EXTRA_M
+        assert derived.num_ab_stage == usual.num_ab_stage
+        assert derived.scale_box == usual.scale_box + EXTRA_M
+        rows = EXTRA_M * (128 * usual.num_ab_stage + 128 * 2)
+        assert derived.smem_bytes - usual.smem_bytes >= rows
+
+    @pytest.mark.parametrize(
+        ("refused", "reason"),
+        [
+            (config(schedule=Schedule(extra_rows=True)), "it needs swap_tail"),
+            (config(128, schedule=EXTRA), "allowed: 192x128"),
+            (config(cluster=Cluster(m=2), schedule=EXTRA), "allowed: 1x1, 1x2"),
+            (config(schedule=replace(EXTRA, early_b=True)), "it needs early_b off"),
+        ],
+    )
+    def test_refused(self, refused: GroupedGemmConfig, reason: str) -> None:
+        usual = replace(refused.schedule, extra_rows=False)
+
+        assert check(replace(refused, schedule=usual), "sm_90a")
+        assert check(refused, "sm_90a").code == "E_EXTRA_ROWS"
+        with pytest.raises(UnsupportedConfig, match=reason):
+            require(refused, "sm_90a")
+
+    @pytest.mark.parametrize("arch", [arch for arch in Arch if arch is not Arch.SM_90A])
+    def test_other_targets_have_none(self, arch: Arch) -> None:
+        problem = GroupedGemmProblem(layout="ragged", groups=8, m=64, n=4096, k=7168)
+        chosen = select(problem, arch).config
+        asked = replace(chosen, schedule=replace(chosen.schedule, extra_rows=True))
+
+        assert check(asked, arch).code == "E_EXTRA_ROWS"
+
+    def test_problems_have_few_and_all_of_them_and_one_row_more(self) -> None:
+        sizes = Sizes.of(config(schedule=EXTRA), Arch.SM_90A)
+        rows = {each for size in sizes for each in size.rows}
+
+        assert {192 + 3, 192 + EXTRA_M + 1, 2 * 192 + EXTRA_M} <= rows
+
+
+@pytest.mark.parametrize("schedule", [SWAPPED, EXTRA])
+def test_the_order_of_sums_is_kept(schedule: Schedule) -> None:
+    assert not rules("sm_90a", "grouped_gemm").sums.departure(config(schedule=schedule))
 
 
 @pytest.mark.parametrize("m", [128, 192])
