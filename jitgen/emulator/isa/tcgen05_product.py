@@ -94,7 +94,9 @@ class Product:
         """Multiply the rows of one CTA with all columns."""
         job, lanes = self.job, self._lanes_of_a(share)
         if share.scale_a is None or share.scale_b is None:
-            products = [numbers.product(*halves) for halves in self._halves(lanes, b)]
+            products: list[Numbers] = [
+                numbers.product(*halves) for halves in self._halves(lanes, b)
+            ]
         else:
             of_rows = self._scales(share.cta, share.scale_a, job.shape.scale_a_id)
             of_columns = self._scales(share.cta, share.scale_b, job.shape.scale_b_id)
