@@ -63,6 +63,7 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*thin_sweep("dispatch")(arch)],
         [*lora_sweep(arch)],
         [*thin_sweep("combine_ranks")(arch)],
+        [*thin_sweep("moe_decode")(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]
 

@@ -100,8 +100,8 @@ class Product:
         else:
             of_rows = self._scales(share.cta, share.scale_a, job.shape.scale_a_id)
             of_columns = self._scales(share.cta, share.scale_b, job.shape.scale_b_id)
-            each = self._halves(lanes, b, of_columns)
-            products = [scales.product(rows, columns, of_rows, of) for rows, columns, of in each]
+            halves = self._halves(lanes, b, of_columns)
+            products = [scales.product(rows, columns, of_rows, of) for rows, columns, of in halves]
         self._accumulate(share, products[0] if len(products) == 1 else np.concatenate(products))
 
     def _halves(self, *operands: Values) -> list[tuple[Values, ...]]:
