@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,15 @@ def test_shards_that_there_are_not(shard: str) -> None:
 
     assert done.exit_code == 2
     assert "must be I/N with I from 1 to N" in done.output
+
+
+def test_two_pieces_may_say_that_a_test_is_gone(tmp_path: Path) -> None:
+    """The second one said so of a test that the report no longer had: nothing could be read."""
+    path = tmp_path / "report.jsonl"
+    gone = Record(test="test_it.py::test_old", outcome="gone")
+    Report(path).add(replace(gone, outcome="passed"), gone, gone)
+
+    assert Report(path).night == {}
 
 
 def test_some_cases_of_every_test(suite: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from jitgen import reference
-from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config import Config, DType, Layout, ScaleGranularity
 from jitgen.config.config import SCALES
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import ConfigError
 from jitgen.formats.e2m1 import values_of
-from jitgen.ops.grouped_gemm import draws
+from jitgen.ops.grouped_gemm import cases, draws
 from jitgen.ops.grouped_gemm.reference import sums
 from jitgen.ops.grouped_gemm.samples import Call, Solved, random_call
 from jitgen.ops.sums import distance
@@ -182,3 +182,13 @@ def test_prepacked_weights_have_nans_to_find(
     assert solved.wrong() == 0
     call.out[is_nan] = 0
     assert solved.wrong() == sum(COUNTS)
+
+
+@pytest.mark.parametrize("split", ["", "_splitk2"])
+def test_prepacked_problems_have_a_whole_group_of_values(split: str) -> None:
+    """INT4 groups of 128 with K of 32 were read as groups of 32: no such kernel was verified."""
+    types = "e4m3_int4_group128_bf16_asrow_bexact1"
+    config, arch = Config.parse(f"grouped_gemm_ragged_{types}_t32x128x128_c1x1_acc1{split}_sm_90a")
+    sizes = [*cases.Sizes.of(config, arch), *cases.Sizes.edges(config, arch)]
+
+    assert min(each.k for each in sizes) == 128
