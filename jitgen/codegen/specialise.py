@@ -245,7 +245,10 @@ def _without_parameters(text: str, plain: str, kept: frozenset[str]) -> tuple[st
 
 
 def _without_notes(text: str, plain: str) -> str:
-    """Return `text` without notes on unused parameters where all that are left are used."""
+    """
+    Return `text` without comments on unused parameters in functions that now use all of their
+    parameters.
+    """
     names = uses_of(plain)
     for function in reversed(functions_in(text, plain, frozenset())):
         close = function.body[0]
@@ -260,10 +263,7 @@ def _without_notes(text: str, plain: str) -> str:
 
 
 def _without_fields(text: str, plain: str) -> tuple[str, str]:
-    """
-    Return `text` without comments on unused parameters in functions that now use all of their
-    parameters.
-    """
+    """Return `text` without the fields of records that nothing reads."""
     for record in RECORDS:
         while (found := _unread(text, plain, record)) is not None:
             line, handed = found

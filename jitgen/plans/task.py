@@ -87,7 +87,7 @@ def prepare(tasks: Sequence[dict[str, Any]]) -> None:
             if (template := template_of(config, arch)) not in done:
                 done.add(template)
                 read_templates(template)
-                key(config, arch)
+                key(config, arch)  # what it reads and imports is kept for the forks
 
 
 def build_task(task: dict[str, Any]) -> dict[str, Any]:

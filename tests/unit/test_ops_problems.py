@@ -192,3 +192,10 @@ def test_prepacked_problems_have_a_whole_group_of_values(split: str) -> None:
     sizes = [*cases.Sizes.of(config, arch), *cases.Sizes.edges(config, arch)]
 
     assert min(each.k for each in sizes) == 128
+
+
+def test_a_shorter_problem_of_ones_own_is_refused() -> None:
+    name = "grouped_gemm_ragged_e4m3_int4_group128_bf16_asrow_bexact1_t32x128x128_c1x1_acc1_sm_90a"
+
+    with pytest.raises(ConfigError, match="K must be at least 128"):
+        cases.Sizes.parse("2:16:64:32", Config.parse(name)[0])

@@ -246,7 +246,7 @@ class Issue:
 
 def issues(f: Fragment, at: int, mask: Mask, operands: Vector = ()) -> Iterator[Issue]:
     """
-    Report warps that copy to global memory before the previous grid is known to have ended.
+    Yield the copies that the threads under the mask issue.
 
     Args:
         f: The fragment.

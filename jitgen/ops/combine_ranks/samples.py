@@ -122,7 +122,6 @@ def make(
     )
     state = rounds.new_state(sizes.ranks - 1, 1000, device, can_mask=config.can_mask)
     state[rounds.DISPATCHED] = ROUND
-    now = torch.full_like(state[:1], ROUND)
     link = link_of(wanted, state, can_mask=config.can_mask)
     extra = {}
     if config.has_shared:
@@ -133,19 +132,9 @@ def make(
     parts = [each[:tokens] for each in (*others, own)]
     expected = reference.combine_ranks(parts, **extra)
     sizes_of = {name: each.abs() for name, each in extra.items()}
-    lost = reference.combine_ranks([each.abs() for each in parts], **sizes_of).float() * 2.0**-20
-    allowed = 0.0 if is_exact else expected.abs().float() * 2.0**-7 + lost
-    out = untouched(torch.empty_like(expected))
-    return Solved(
-        tensors=(y, *link.tensors, *extra.values(), out),
-        arguments={},
-        is_exact=is_exact,
-        outputs=(
-            Output(name="out", found=out, expected=expected, differ=further_than(allowed)),
-            Output(name="inbox", found=link.inbox, expected=wanted),
-            Output(name="state", found=state[1:2], expected=now),
-        ),
-    )
+    most = reference.combine_ranks([each.abs() for each in parts], **sizes_of)
+    tensors = (y, *link.tensors, *extra.values())
+    return _solved(tensors, link, (expected, wanted), most, is_exact=is_exact)
 
 
 def _of_experts(
@@ -187,7 +176,6 @@ def _of_experts(
     wanted = torch.stack([*parts, _travelling(rows, sent < len(y))])
     state = rounds.new_state(rank, 1000, device)
     state[rounds.DISPATCHED] = ROUND
-    now = torch.full_like(state[:1], ROUND)
     link = link_of(wanted, state, can_mask=False)
     extra = {}
     if config.has_shared:
@@ -199,16 +187,40 @@ def _of_experts(
     expected = reference.combine_experts(rows[:tokens], has_row, weights, **extra)
     sizes_of = {name: each.abs() for name, each in extra.items()}
     most = reference.combine_experts(rows[:tokens].abs(), has_row, weights, **sizes_of)
-    allowed = 0.0 if is_exact else expected.abs().float() * 2.0**-7 + most.float() * 2.0**-20
-    out = untouched(torch.empty_like(expected))
+    tensors = (y, inverse, weights, *link.tensors, *extra.values())
+    return _solved(tensors, link, (expected, wanted), most, is_exact=is_exact)
+
+
+def _solved(
+    tensors: tuple[Tensor, ...],
+    link: rounds.Link,
+    expected: tuple[Tensor, Tensor],
+    most: Tensor,
+    *,
+    is_exact: bool,
+) -> Solved:
+    """
+    Return a call of this round.
+
+    Args:
+        tensors: All arguments but out.
+        link: The connection of the rank.
+        expected: The right sums, and the right content of the inbox.
+        most: The same sums over absolute values, which bounds of rounding errors are relative to.
+        is_exact: Whether every sum is exact.
+    """
+    sums, inbox = expected
+    allowed = 0.0 if is_exact else sums.abs().float() * 2.0**-7 + most.float() * 2.0**-20
+    out = untouched(torch.empty_like(sums))
+    now = torch.full_like(link.state[:1], ROUND)
     return Solved(
-        tensors=(y, inverse, weights, *link.tensors, *extra.values(), out),
+        tensors=(*tensors, out),
         arguments={},
         is_exact=is_exact,
         outputs=(
-            Output(name="out", found=out, expected=expected, differ=further_than(allowed)),
-            Output(name="inbox", found=link.inbox, expected=wanted),
-            Output(name="state", found=state[1:2], expected=now),
+            Output(name="out", found=out, expected=sums, differ=further_than(allowed)),
+            Output(name="inbox", found=link.inbox, expected=inbox),
+            Output(name="state", found=link.state[1:2], expected=now),
         ),
     )
 

@@ -12,6 +12,7 @@ from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
 from jitgen.config.operation import Excuse
 from jitgen.config.prepacked import K_MULTIPLE, PrepackedFormat
+from jitgen.errors import ConfigError
 from jitgen.formats import find_format
 from jitgen.formats.atoms import ROWS as ROWS_OF_ATOM
 from jitgen.ops.edges import each_once
@@ -183,6 +184,11 @@ class Sizes(AnySizes):
     @classmethod
     def of_numbers(cls, config: GroupedGemmConfig, *numbers: int) -> Self:
         groups, m, n, k = numbers
+        if k < (least := _shortest(config.operands, 0)):
+            raise ConfigError(
+                f"problem with K {k}: {least} values of prepacked weights share a scale; "
+                f"K must be at least {least}"
+            )
         num_sms = _NUM_CLUSTERS * config.cluster.size * config.schedule.split_k
         return cls(rows=unequal_rows(m, groups), n=n, k=k, num_sms=num_sms)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from jitgen.config.config import DType, Layout, ScaleGranularity
+from jitgen.config.config import DType, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.targets.protocol import refuse_unless
 
@@ -79,7 +79,7 @@ def check_extra(config: GroupedGemmConfig) -> None:
         "rows besides their blocks; allowed: 192x128",
     )
     refuse_unless(
-        config.cluster.m == 1 and config.layout is not Layout.CONTIGUOUS,
+        config.cluster.m == 1,
         "E_EXTRA_ROWS",
         f"extra_rows with cluster {config.cluster.m}x{config.cluster.n}: tiles of a pair along M "
         "take turns in loading their rows of a, and extra rows have no turn; allowed: 1x1, 1x2",
