@@ -63,7 +63,7 @@ _Tensors = tuple[torch.Tensor, ...]
 
 
 def rows() -> Iterator[Row]:
-    """Yield the differences, and the two times of each."""
+    """Yield for each comparison the difference of two host times, and both times."""
     is_gpu = has_gpu()
     arch = default_arch() if is_gpu else Arch.CPU
     device = "cuda" if is_gpu else "cpu"

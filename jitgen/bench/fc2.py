@@ -47,7 +47,7 @@ _GPU_SIZES, _CPU_SIZES = (256, 7168, 256, TOP_K), (6, 128, 128, 2)
 
 def case(tokens: int, experts: int, n: int, k: int, top_k: int) -> KernelCase:
     """
-    Return a case called ``32 tokens, 8 of 256 experts, N7168 I256``.
+    Return the case of one problem, called for example ``32 tokens, 8 of 256 experts, N7168 I256``.
 
     Args:
         tokens: Rows of the output.

@@ -31,7 +31,7 @@ from jitgen.targets.devices import default_arch
 
 
 def _case(groups: int, rows: int, n: int, k: int) -> KernelCase:
-    """Return a case called ``8 x (128 x 4096 x 7168)``."""
+    """Return the case of one problem, called for example ``8 x (128 x 4096 x 7168)``."""
     name, m = f"{groups} x ({rows} x {n} x {k})", groups * rows
     problem = GroupedGemmProblem(layout=Layout.RAGGED, groups=groups, m=m, n=n, k=k)
     sides = partial(_sides, name, problem)

@@ -74,7 +74,7 @@ def case(
     layout: Layout, form: Format, rows: int, k: int, arch: Arch, *, has_budget: bool = False
 ) -> KernelCase:
     """
-    Return a case called ``contiguous mxfp8 8192 x 7168``.
+    Return the case of one problem, called for example ``contiguous mxfp8 8192 x 7168``.
 
     Args:
         layout: How rows belong to groups; contiguous rows are one matrix with all groups.

@@ -270,7 +270,7 @@ def _of_report(suite: Suite) -> click.Command:
 
 
 def _report(output: Output, suite: Suite, given: dict[str, Any]) -> int:
-    """Measure or show a suite."""
+    """Measure a suite, show a saved report, or list the kernels; return the exit code."""
     read_at, save_at = given.get("read_at"), given.get("save_at")
     if given.get("resume") and save_at is None:
         raise click.UsageError("--resume goes on with a report: name it with --save")

@@ -133,7 +133,11 @@ def with_stage(**texts: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
 
 
 def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Give a command an option for each field of a `GroupedGemmProblem`, under its name."""
+    """
+    Give a command options for fields of a `GroupedGemmProblem`, as arguments of the fields' names.
+
+    There are none for ``min_latency`` and ``numerics``, which only some commands have.
+    """
     return stacked(
         _size("--groups", "-g", "Number of groups (experts).", is_required),
         _size("--m", "-m", "Rows of a, over all groups.", is_required),

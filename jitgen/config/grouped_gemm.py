@@ -225,8 +225,8 @@ class GroupedGemmConfig(Config):
     @property
     def arguments(self) -> tuple[str, ...]:
         """
-        Names of the arguments, for findings: without a_scale if a has none, with alpha or bias at
-        the end.
+        Names of the arguments, for findings: operands, without a_scale if a has none; alpha and
+        bias, if there are any; the tensor of groups, and out.
         """
         *operands, groups, out = super(GroupedGemmConfig, self).arguments  # noqa: UP008  # slots make the class anew
         if self.operands.a_scale_granularity is ScaleGranularity.NONE:

@@ -167,7 +167,7 @@ class Report:
 
     @property
     def findings(self) -> Iterator[tuple[str, Finding]]:
-        """The name of the mode and the finding, for each."""
+        """Each finding, with the name of its mode."""
         for run in self.runs:
             for finding in run.findings:
                 yield run.mode, finding

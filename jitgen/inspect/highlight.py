@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Converts lines of code to coloured markup: Python and PTX with Pygments, machine code by three
-rules.
+Converts lines of code to coloured markup: Python and PTX with Pygments, machine code by a regular
+expression.
 
-Coloured text becomes an element with a name of one letter, to which the style sheet gives a colour:
-a page has some ten thousand lines, and classes would double its size.
+Coloured text becomes an element with a name of one or two letters, to which the style sheet gives a
+colour: a page has some ten thousand lines, and classes would double its size.
 """
 
 from __future__ import annotations

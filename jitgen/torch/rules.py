@@ -113,7 +113,9 @@ def _check_sizes(mat_a: Tensor, mat_b: Tensor, *, is_batched: bool) -> None:
 
 
 def _check_bias(given: Given) -> None:
-    """Require a vector of N, for all groups or for each, where mat_b has a matrix for each."""
+    """
+    Require a bias of N for all groups or (G, N); refuse one if mat_b has no matrix for each group.
+    """
     bias, mat_a, mat_b = given.bias, given.mat_a, given.mat_b
     if bias is None:
         return

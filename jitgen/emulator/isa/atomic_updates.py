@@ -27,8 +27,9 @@ _HALVES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
 
 def _exact(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str], Update]:
     """
-    Return a function of a type; it returns an update by `function` of two numbers, old value and
-    operand.
+    Return a function that makes an update from the name of a type.
+
+    The update is `function` of the old value and the operand, both in numpy's type.
     """
 
     def make(kind: str) -> Update:
@@ -44,7 +45,7 @@ def _exact(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str], U
 
 
 def _in_halves(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str], Update]:
-    """Do the same as `_exact` for a function of two numbers in f16 or bf16, which may be packed."""
+    """As `_exact`, for f16 and bf16, which may be packed: `function` gets float32 values."""
 
     def make(kind: str) -> Update:
         name = kind.removesuffix("x2")
@@ -61,7 +62,7 @@ def _in_halves(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str
 
 
 def _bits(function: Callable[[Integers, Integers, Integers], Integers]) -> Callable[[str], Update]:
-    """Do the same as `_exact` for a function of the old value and both operands, all unsigned."""
+    """As `_exact`, for a `function` of the old value and both operands, all of them unsigned."""
 
     def make(kind: str) -> Update:
         del kind

@@ -165,7 +165,7 @@ def load(f: Fragment, at: int, mask: Mask, addresses: PerThread, transfer: Trans
 def load_and_wait(
     f: Fragment, at: int, mask: Mask, addresses: PerThread, transfer: Transfer
 ) -> Integers | Wait:
-    """Do the same, or return the wait of threads that spin."""
+    """Return what `load` returns; or, if threads spin, their wait."""
     loaded = load(f, at, mask, addresses, transfer)
     return wait_if_spinning(f, at, loaded.tobytes()) or loaded
 

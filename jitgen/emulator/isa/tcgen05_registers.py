@@ -155,10 +155,10 @@ def _parts(f: Fragment, at: int, addresses: PerThread, shape: Shape) -> tuple[Pa
 @lru_cache(maxsize=256)
 def _parts_at(numbers: bytes, of_warps: bytes, shape: Shape) -> tuple[Part, ...]:
     """
-    Return the same for threads by their numbers, ascending [n].
+    Return what `_parts` returns, from the threads of a fragment and the addresses of its warps.
 
     Args:
-        numbers: The threads, int64.
+        numbers: Numbers of the threads, ascending, int64 [n].
         of_warps: Lane and column of the address of each warp, int64 [warps, 2].
         shape: What each warp accesses.
     """

@@ -244,7 +244,7 @@ def _sources(mode: str, b: Table, c: Table) -> tuple[Table, Votes]:
 
 @lru_cache(maxsize=256)
 def _common_sources(mode: str, b: int, c: int) -> tuple[Table, Votes]:
-    """Return the same [32], where all threads have the same operands; do not write to it."""
+    """Return `_sources` of operands that all threads share, [32]; do not write to it."""
     return _sources(mode, np.full(WARP, b), np.full(WARP, c))
 
 

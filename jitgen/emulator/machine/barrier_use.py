@@ -111,7 +111,7 @@ def _start(barrier: MBarrier) -> str:
 
 
 def _absent(f: Fragment, cta: Cta, address: int) -> str:
-    """Return, in words, that no barrier is at an address, and which one was."""
+    """Return a fault's text: no barrier is at this address, and where the last one there ended."""
     ended = cta.guarded.ended.get(int(address) & OFFSET_MASK)
     if ended is None:
         return f"no mbarrier was initialised at {address:#x}"

@@ -126,7 +126,7 @@ class Clocks:
         return clock
 
     def release_alone(self, agents: NDArray[np.int64], members: list[int]) -> Clock:
-        """Do the same for some lanes of each warp, a bit for each in `members`."""
+        """Release as `release` does, for some lanes of each warp: a bit for each in `members`."""
         for agent, some in zip(agents.tolist(), members, strict=True):
             self.representatives.arrive(agent, some)
         handed = self.representatives.handed[agents]
@@ -246,7 +246,7 @@ class Clocks:
                 self._with_shadow = np.append(self._with_shadow, agent)
 
     def give_global_shadow(self, agents: Agents) -> None:
-        """Do the same for agents that write to global memory."""
+        """Give `agents` shadows for their writes to global memory, if they have none."""
         for agent in np.atleast_1d(agents).tolist():
             if not self.global_shadow_of[agent]:
                 shadow = self.agent(f"fenced global writes of {self.name(agent)}")

@@ -95,7 +95,7 @@ class Cta:
         self._threads: dict[bytes, Threads] = {}
 
     def _make_registers(self, threads: int) -> None:
-        """Registers start as zeros, though PTX promises nothing; see `unwritten`."""
+        """Make the registers, all zeros, though PTX promises no value; see `unwritten`."""
         count = self.machine.program.register_counts
         self.r: NDArray[np.uint32] = lazy_zeros((count["r"], threads), np.uint32)
         self.q: NDArray[np.uint64] = lazy_zeros((count["q"], threads), np.uint64)
@@ -120,7 +120,7 @@ class Cta:
 
     @cached_property
     def local_written(self) -> NDArray[np.bool_]:
-        """Whether each byte of it was written."""
+        """Whether each byte of local memory was written [num_threads, bytes]."""
         return np.zeros(self.local.shape, np.bool_)
 
     @property
@@ -138,9 +138,13 @@ class Cta:
 
     def unit(self, kind: str, warp: int, lane: int = ALL_LANES) -> AsyncUnit:
         """
-        Return the asynchronous unit of a warp: "wgmma"; or of a lane: "tcgen05", "bulk".
+        Return an asynchronous unit, made on first use.
 
-        Units of several lanes, as of "cp.async", are told apart by any other number.
+        Args:
+            kind: What it does, such as "bulk".
+            warp: The warp that it belongs to.
+            lane: The lane that it belongs to; `ALL_LANES`: the whole warp. For "cp.async" a bit for
+                each of the lanes that copy together.
         """
         found = self.units.get((kind, warp, lane))
         if found is None:
@@ -151,7 +155,7 @@ class Cta:
         return found
 
     def lane_units(self, kind: str) -> dict[tuple[int, int], AsyncUnit]:
-        """Return the units of lanes that there are, by warp and lane."""
+        """Return the units of a kind that belong to lanes, by warp and lane; see `unit`."""
         return self._lane_units.get(kind, {})
 
     def note_remote(self, agents: NDArray[np.int64], at: int) -> None:
@@ -161,7 +165,7 @@ class Cta:
             self.remote_accesses[agent] = (now(agent), at)
 
     def leave(self, fragment: Fragment) -> None:
-        """Threads exit: barriers that count the living may be complete without them."""
+        """Let threads exit; barriers that count living threads may be complete without them."""
         threads = fragment.threads
         self.live[threads.warps] -= threads.counts
         self.num_alive -= threads.n

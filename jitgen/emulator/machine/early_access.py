@@ -37,9 +37,16 @@ def check_early_read(
     size: int,
 ) -> None:
     """
-    Do the same for threads [k] that read `size` bytes at each of `addresses` [k].
+    Report warps that read global memory too early; see `check_previous_grid`.
 
     Memory that no earlier grid can still be writing may be read before: see `Range.is_settled`.
+
+    Args:
+        f: The fragment that executes the read.
+        at: Its instruction.
+        threads: The threads that read [k].
+        addresses: Where each reads [k].
+        size: How many bytes each reads.
     """
     if not _are_early(f, f.agents).any():
         return

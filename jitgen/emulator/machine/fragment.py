@@ -88,7 +88,9 @@ class Threads:
         self.num_warps = len(self.warps)
 
     def part(self, mask: NDArray[np.bool_]) -> Threads:
-        """Return the set of those under the mask [n]; cached, as programs branch alike again."""
+        """
+        Return the threads of this set under the mask [n]; cached, because loops repeat branches.
+        """
         key = mask.tobytes()
         found = self._parts.get(key)
         if found is None:
@@ -96,7 +98,9 @@ class Threads:
         return found
 
     def union(self, other: Threads) -> Threads:
-        """Return the set of these and of others of the same CTA; cached, as `part` is."""
+        """
+        Return the set of these threads and of `other` ones of the same CTA; cached, as `part`.
+        """
         found = self._unions.get(other)
         if found is None:
             lanes = np.sort(np.concatenate([self.lanes, other.lanes]))

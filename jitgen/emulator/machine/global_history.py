@@ -236,7 +236,7 @@ class GlobalHistory:
                     where.put(old, 0)
 
     def _keep_elsewhere(self, track: Track, where: Place, numbers: int | Plane) -> None:
-        """Keep the updates of another CTA that an update replaces as the last ones."""
+        """Keep the last updates that an update replaces, where those are of another CTA."""
         plane = track.known("updated")
         if plane is None:
             return

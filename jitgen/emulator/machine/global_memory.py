@@ -368,7 +368,7 @@ class GlobalMemory:
         return None
 
     def _complaint(self, address: int, size: int) -> str:
-        """Return, in words, that bytes are out of bounds, and of what."""
+        """Return a fault's text: bytes are out of bounds, and where the nearest range is."""
         message = f"global memory {address:#x}..{address + size:#x} is out of bounds"
         if not self._ranges:
             return message
@@ -383,5 +383,5 @@ class GlobalMemory:
 
 
 def _unit(width: int) -> int:
-    """Return the largest size of integers that accesses consist of."""
+    """Return the bytes of the largest integers that accesses of `width` bytes consist of."""
     return next(unit for unit in _UNITS if width % unit == 0)

@@ -171,7 +171,7 @@ class History:
         return True
 
     def move(self, granule: int, to: History, granules: slice) -> None:
-        """Note what happened to one granule in another memory, for `granules` there; forget it."""
+        """Move what is known of one granule to `granules` of another memory."""
         to._last[granules] = self._last[granule]
         self._last[granule] = 0
         self.readers.move(granule, to.readers, granules)
@@ -302,7 +302,9 @@ class History:
         access: Access,
         excluded: frozenset[str],
     ) -> None:
-        """Report an earlier access that only the arrival of another lane makes known."""
+        """
+        Report an earlier access that is known by the arrival of another lane of its warp alone.
+        """
         found = self._lanes.left_out(
             excluded, granules, last, bounds, np.atleast_1d(access.rows), self.warps
         )

@@ -104,7 +104,7 @@ class LaneHistory:
             read[where[others]] = MANY
 
     def move(self, granule: int, to: LaneHistory, granules: slice) -> None:
-        """Take one granule's lanes over to another memory, to `granules` there."""
+        """Copy the lanes of one granule to `granules` of another memory."""
         to._wrote[granules] = self._wrote[granule]
         to._read[:, granules] = self._read[:, granule, None]
 
@@ -217,7 +217,9 @@ class LaneHistory:
         lanes: NDArray[np.uint8],
         rows: NDArray[np.int64],
     ) -> LeftOut | None:
-        """Return one of some accesses [k] of a warp that an arrival leaves out."""
+        """
+        Return one of some accesses [k] of a warp that another lane's arrival does not release.
+        """
         settled = set()
         of_each = rows if len(rows) == len(stamps) else None
         for position in np.flatnonzero(stamps).tolist():

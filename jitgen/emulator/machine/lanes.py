@@ -106,7 +106,7 @@ class Lanes:
         return agents if self._writers is None else self._writers[agents]
 
     def complete(self, vector: NDArray[np.int64], unit: int) -> None:
-        """Note that the lane of a unit has waited for what its warp knows of it, just now."""
+        """Note that the lane of a unit has now waited for all work of it that the warp knows of."""
         warp = self.owner[unit][0]
         ends = self._ends.setdefault(unit, [])
         ends.append((int(vector[warp, unit]), int(vector[warp, warp])))
@@ -123,7 +123,9 @@ class Lanes:
                 self.known[unit] = vector[agent, unit]
 
     def take_back(self, agents: int | NDArray[np.int64], clock: NDArray[np.int64]) -> None:
-        """Note that the warps of `agents` get `clock`, in which there may be their own work."""
+        """
+        Note that warps take over `clock`: all of their lanes know their own work that is in it.
+        """
         known = self.known
         if isinstance(agents, np.ndarray):
             mine = agents if agents[-1] < len(clock) else agents[agents < len(clock)]
@@ -147,7 +149,7 @@ class Lanes:
         vector[agents, agents] += 1
 
     def meet(self, vector: NDArray[np.int64], agent: int, members: int, *, orders: bool) -> None:
-        """Note that some lanes of a warp waited for each other; `orders`: and order memory."""
+        """Note that lanes of a warp waited for each other; `orders`: that orders memory, too."""
         found = self._meetings.setdefault(agent, [])
         found.append(Meeting(int(vector[agent, agent]), members, orders))
         vector[agent, agent] += 1
@@ -177,14 +179,20 @@ class Lanes:
         return int(self._waited[agent])
 
     def order_until(self, agent: int, epoch: int, lane: int, other: int, until: int) -> str:
-        """Do the same as `order`, considering only what came before epoch `until`."""
+        """
+        Return how an access of `lane` is ordered with `other` by meetings before epoch `until`.
+
+        As `order`, but without the waits of all lanes of the warp for each other.
+        """
         meetings = [x for x in self._meetings.get(agent, ()) if epoch <= x.epoch < until]
         if _reaches(lane, other, [x for x in meetings if x.orders]):
             return ORDERED
         return CONVERGED if _reaches(lane, other, meetings) else APART
 
     def waited_for(self, unit: int, epoch: int) -> int:
-        """Return the epoch of its warp in which the lane of a unit waited for work of an epoch."""
+        """
+        Return the warp's epoch at which a unit's lane had waited for work of `epoch`, or `FOREVER`.
+        """
         return next((warp for last, warp in self._ends.get(unit, ()) if last >= epoch), FOREVER)
 
     # --- proxy fences -----------------------------------------------------------------------------

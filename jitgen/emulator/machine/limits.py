@@ -117,11 +117,11 @@ class Feature:
     is_special: bool = True
 
     def lacks(self, target: Target) -> bool:
-        """Return whether `target` does not have it."""
+        """Return whether `target` does not have these instructions."""
         return target.major not in self.majors or (self.is_special and not target.suffix)
 
     def matches(self, opcode: str) -> bool:
-        """Return whether an opcode, with all its modifiers, is one of these."""
+        """Return whether an opcode, with all its modifiers, is one of these instructions."""
         return re.fullmatch(self.pattern, opcode) is not None
 
 

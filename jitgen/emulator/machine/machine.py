@@ -284,8 +284,10 @@ class Machine:
 
 class Standstill:
     """
-    Launches in which all threads wait, some of them in loops that poll: such a loop may also only
-    count.
+    Decides whether launches in which all threads wait can go on.
+
+    Some threads may wait in loops that poll, count rounds, or read the time. They go round once
+    more, later with a leap of the time, until nothing has changed in a number of rounds.
     """
 
     def __init__(self, timeline: Timeline) -> None:

@@ -289,7 +289,7 @@ class Observed:
 
 
 def _words_for(observer: Observer) -> Kind:
-    """Return what a write observes."""
+    """Return what an update observes: a mere write, unless it rounds or its result is used."""
     is_sum = observer.kind is Kind.ROUNDING
     return observer.kind if is_sum or observer.use is Use.USED else Kind.WRITE
 
@@ -297,7 +297,9 @@ def _words_for(observer: Observer) -> Kind:
 def _words(
     addresses: NDArray[np.int64], agents: NDArray[np.int64], *values: Integers
 ) -> Iterator[tuple[int, ...]]:
-    """Yield address, agent and values of each word: of 4 bytes, or that narrower ones lie in."""
+    """
+    Yield address, agent and values of each word of 4 bytes that accesses consist of or lie in.
+    """
     number = max(1, values[0].itemsize // _WORD)
     if number > 1:
         steps = np.tile(_WORD * np.arange(number), len(addresses))

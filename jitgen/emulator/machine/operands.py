@@ -81,7 +81,13 @@ def _place(bits: int, operand: Operand) -> Place:
 
 @lru_cache(maxsize=1 << 10)
 def rows_of_a(parts: tuple[tuple[Place, int, int], ...]) -> NDArray[np.int64]:
-    """Return where the rows of A are, of the warps from one number (0..3) to another each."""
+    """
+    Return the shared offsets of rows of A that warps read, int64 [rows, bytes]; do not write to it.
+
+    Args:
+        parts: For each range of warps the place of their A, the first warp (0..3), and the one
+            behind the last.
+    """
     rows = [place.where[ROWS * first : ROWS * stop] for place, first, stop in parts]
     where = np.concatenate(rows)
     where.flags.writeable = False

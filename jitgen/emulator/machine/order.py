@@ -27,10 +27,11 @@ Times = NDArray[np.int64]
 
 class Order:
     """
-    The columns of one cluster.
+    The additional columns of the vector clocks of one cluster.
 
     Attributes:
-        columns: Agents that stand for them, ascending.
+        columns: Their numbers in a row of the clocks, ascending: those of agents that access no
+            memory, such as one that counts the steps of a warp.
     """
 
     def __init__(self, clocks: Clocks) -> None:
@@ -64,7 +65,9 @@ class Order:
         return columns
 
     def times(self, agents: Agents) -> Times:
-        """Return the times of the columns for one agent, or the join for several."""
+        """
+        Return the entries of one agent's row in these columns; of several agents, the largest.
+        """
         vector = self._clocks.vector
         times: Times
         if not isinstance(agents, np.ndarray):
@@ -81,7 +84,7 @@ class Order:
         self._clocks.vector[where] = np.maximum(self._clocks.vector[where], times)
 
     def of(self, clock: Clock) -> Times:
-        """Return the times of the columns in a clock."""
+        """Return the entries of a clock in these columns, without those beyond its end."""
         return clock[self.columns[: int(self.columns.searchsorted(len(clock)))]]
 
     def added(self, clock: Clock | None, times: Times) -> Clock:

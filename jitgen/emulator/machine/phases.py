@@ -75,10 +75,10 @@ class Poll:
 
 class Phases:
     """
-    The phases of one barrier that agents have seen complete.
+    What agents know of one barrier: how many of its phases were seen complete.
 
     Attributes:
-        column: Of the clocks: how many phases were seen complete.
+        column: The column of the clocks with this number for each agent; see `Order`.
     """
 
     __slots__ = ("_arrivals", "_clocks", "_last_arrivals", "_polls", "_times", "column")
@@ -149,7 +149,7 @@ class Phases:
         self._note_signal(by)
 
     def _note_signal(self, by: Signaller) -> None:
-        """Note what was known of a signal in the phase that is not complete yet."""
+        """Add what the issuer of a signal knows to what the signals of this phase know together."""
         if self._times is None:
             self._times = by.times
         elif by.times is not None:
@@ -241,7 +241,7 @@ class Phases:
         f.warn(at, "phase", self._missed(barrier, agent))
 
     def _missed(self, barrier: MBarrier, agent: int) -> str:
-        """Return, in words, that a warp waits and phases have passed by."""
+        """Return the text of a finding: more phases are complete than a waiting warp knows of."""
         seen = int(self._clocks.vector[agent, self.column])
         return (
             f"{self._clocks.name(agent)} waits for {barrier.name}, of which it knows {seen} phases "
@@ -261,7 +261,7 @@ class Phases:
 
 
 def _latest(one: Times, other: Times) -> Times:
-    """Return what two know together; of columns that it lacks, the shorter one knows nothing."""
+    """Return the larger entry of each column; where one is shorter, the entry of the other."""
     if len(one) < len(other):
         one, other = other, one
     joined = one.copy()

@@ -172,7 +172,7 @@ class Readers:
         self._latest[plane, _pages(granules)] = stamp
 
     def _add(self, kind: str, granules: slice, agent: int, stamp: int) -> None:
-        """Note an access of one agent that may be older than others of it."""
+        """Note an access of one agent; accesses of it that were noted before may be later ones."""
         plane = self._plane(kind, np.array([agent]))
         for array, where in ((self._stamps, granules), (self._latest, _pages(granules))):
             array[plane, where] = np.maximum(array[plane, where], stamp)
@@ -213,7 +213,7 @@ class Readers:
     # --- asking -----------------------------------------------------------------------------------
 
     def on(self, granules: Granules) -> Bounds:
-        """Return the planes with accesses near `granules`, and a bound of the stamps of each."""
+        """Return the planes with accesses near `granules`, each with its latest stamp there."""
         if not self.groups:
             return {}
         if not isinstance(granules, slice):
@@ -253,8 +253,9 @@ class Readers:
 
     def _unknown(self, planes: list[int], granules: Granules, rows: NDArray[np.int64]) -> list[int]:
         """
-        Return those of `planes` with an access that rows [k] do not know; of those of several
-        agents, all.
+        Return those of `planes` that may have an access which rows [k] do not know.
+
+        Planes of single agents are searched; planes of several agents are returned in any case.
         """
         single = np.array([plane for plane in planes if self.groups[plane].agent >= 0], np.int64)
         numbers = (
@@ -282,7 +283,7 @@ class Readers:
             self._latest[: len(self.groups), whole] = 0
 
     def move(self, granule: int, to: Readers, granules: slice) -> None:
-        """Take one granule's accesses over to another memory, to `granules` there."""
+        """Move the accesses to one granule to `granules` of another memory."""
         for plane, group in enumerate(self.groups):
             stamp = int(self._stamps[plane, granule])
             if stamp:
@@ -291,7 +292,7 @@ class Readers:
                 self._stamps[plane, granule] = 0
 
     def _search(self, plane: int, granules: Granules, rows: Agents) -> Earlier | None:
-        """Look at each granule of one plane."""
+        """Return an access of one plane that `rows` do not know; None if they know all."""
         stamps = self._stamps[plane, granules]
         group, vector = self.groups[plane], self._clocks.vector
         if group.agent >= 0:

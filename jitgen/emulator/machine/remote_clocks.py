@@ -76,11 +76,13 @@ class Acquired:
     fences: list[tuple[int, int]] = field(default_factory=list)
 
     def covers(self, other: Clocks, agent: int, epoch: int) -> bool:
-        """Return whether it includes an epoch of an agent of another cluster."""
+        """Return whether what was acquired includes an epoch of an agent of another cluster."""
         return covers(self.released, other, agent, epoch)
 
     def contains(self, released: ByCluster) -> bool:
-        """Return whether it includes all of `released`, as when a flag is polled again."""
+        """
+        Return whether what was acquired includes all of `released`, as when a flag is polled again.
+        """
         return all(
             other in self.released
             and len(clock) <= len(self.released[other])

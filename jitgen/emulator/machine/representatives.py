@@ -165,7 +165,9 @@ class Representatives:
         return bool(touched > since or (when > since and not members >> lane & 1))
 
     def find(self, row: int, earlier: Represented) -> LeftOut | None:
-        """Return how an access is left out of what agent `row` knows of its warp, if it is."""
+        """
+        Return how an access is missing from what agent `row` knows of its warp; None if it is not.
+        """
         agent, epoch, lane = earlier.agent, earlier.epoch, earlier.lane
         knows = self._clocks.vector[row]
         gap = self.gaps[agent].get(int(knows[agent]))

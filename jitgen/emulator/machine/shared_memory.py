@@ -389,7 +389,9 @@ class SharedMemory:
 
 
 def _units(offsets: NDArray[np.int64], width: int) -> tuple[int, NDArray[np.int64]]:
-    """Return a size of integers, and which of that size [k, width / size] accesses consist of."""
+    """
+    Return the bytes of the integers that accesses consist of, and their numbers [k, width / size].
+    """
     unit = min(8, width & -width)
     first = (offsets >> unit.bit_length() - 1)[:, None]
     return unit, first if width == unit else first + np.arange(width // unit)

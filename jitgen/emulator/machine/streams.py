@@ -127,9 +127,10 @@ class Progress:
 
     def _before(self, number: int, step: Step, ended: dict[int, ByCluster]) -> ByCluster:
         """
-        Return what is known before a step; of its stream what `ended` has.
+        Return the work that a step is ordered after.
 
-        A launch that may start early waits for the one before it alone.
+        It is the work up to each step in `after`, and up to the step before it in its stream. If it
+        may start early, the latter is what `ended` has.
         """
         if not step.launch.is_dependent:
             ended = self._until

@@ -58,7 +58,7 @@ class Share:
 
     @property
     def num_warps(self) -> int:
-        """How many warps."""
+        """Number of the warps."""
         return self.stop - self.first
 
     @property
@@ -83,23 +83,23 @@ class Share:
 
     @property
     def rows(self) -> slice:
-        """Index of their rows in the matrix of the warpgroup."""
+        """Index of the warps' rows in the matrix of the warpgroup."""
         return slice(fragments.ROWS * self.first, fragments.ROWS * self.stop)
 
     @property
     def lanes(self) -> slice:
-        """Their threads in the CTA."""
+        """Index of the warps' threads among those of the CTA."""
         start = WARP * WARPS * self.group
         return slice(start + WARP * self.first, start + WARP * self.stop)
 
     @property
     def columns(self) -> slice:
-        """Their threads in the fragment."""
+        """Index of the warps' threads among those of the fragment."""
         return slice(self.column, self.column + WARP * self.num_warps)
 
     @property
     def agents(self) -> slice:
-        """Their warps among those of the fragment."""
+        """Index of the warps among those of the fragment."""
         start = self.column // WARP
         return slice(start, start + self.num_warps)
 

@@ -107,8 +107,9 @@ def combine_ranks(  # noqa: PLR0913  # each is one thing to say
 
 def check_direct(config: CombineRanksConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
-    Check the arguments of a direct call of a kernel: sums, the connection of the rank to its peers,
-    and the result; the memory behind addresses is not checked.
+    Check the arguments of a direct call of a kernel: sums, or rows of experts with their places
+    and weights; the connection of the rank to its peers; rows that are added; and the result. The
+    memory behind addresses is not checked.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was

@@ -139,7 +139,7 @@ def _new(x: Tensor, size: int) -> Tensor:
 
 
 def _check_room(x: Tensor, by_token: Tensor) -> None:
-    """Require room for the scales of every token's blocks."""
+    """Check the memory for scales of every token's blocks: its shape, type and alignment."""
     wanted = dispatch.new_by_token(x)
     common.require(
         "by_token", by_token, [wanted.dtype], shape=(tuple(wanted.shape), "rows of 16 bytes")

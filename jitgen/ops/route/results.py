@@ -32,7 +32,7 @@ class Routing(NamedTuple):
 
 
 class Sorting(NamedTuple):
-    """The last three fields of a `Routing`."""
+    """Results of sorting: the last three fields of `Routing`, which describes them."""
 
     offs: Tensor
     permutation: Tensor
