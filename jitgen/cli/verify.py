@@ -91,8 +91,8 @@ class Row:
     @property
     def executed(self) -> tuple[int, int]:
         """
-        Number of instructions that must be executed, and of those that were executed or are
-        unreachable.
+        Number of instructions that were executed or are unreachable, and of those that must be
+        executed.
         """
         counts = [n for each in self.coverage for n in each["purposes"].values()]
         excused = sum(bool(x["reason"]) for each in self.coverage for x in each["never_executed"])

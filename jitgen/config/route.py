@@ -235,7 +235,7 @@ class RouteProblem(UngroupedTokens):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: kind, experts, rows."""
+        """Sort key of problems: kind, experts, places, local experts, tokens."""
         kind = (self.scoring, str(self.scores_dtype), self.bias, self.expert_groups)
         words = (self.group_scoring, self.softcap, self.hashed, self.load)
         return (*kind, *words, self.experts, self.top_k, self.sorted_experts, self.m)

@@ -167,7 +167,7 @@ class Report:
 
     @property
     def findings(self) -> Iterator[tuple[str, Finding]]:
-        """Each finding, with the name of its mode."""
+        """Pairs of a mode's name and a finding in that mode."""
         for run in self.runs:
             for finding in run.findings:
                 yield run.mode, finding

@@ -226,7 +226,9 @@ class WebObjects:
 
 
 def _is_quiet(connection: HTTPConnection) -> bool:
-    """Return whether an idle connection is open: if anything can be read, it is its end."""
+    """
+    Return whether an idle connection is still open; if it can be read, the server has ended it.
+    """
     if connection.sock is None:
         return False
     poll = select.poll()

@@ -79,7 +79,7 @@ class Trial:
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
-        """Each finding with the name of its mode; for the fault that ended it the name is empty."""
+        """Pairs of a mode's name and a finding in it; of a fault the name is empty."""
         if self.fault is not None:
             return [("", self.fault)]
         return [] if self.report is None else list(self.report.findings)

@@ -251,7 +251,7 @@ def wait_group(
 
 
 def _units(f: Fragment, mask: Mask) -> list[tuple[int, AsyncUnit]]:
-    """Return the bulk units of the threads under the mask, with the agents of their warps."""
+    """Return the agent of its warp, and the unit, for each bulk unit of threads under the mask."""
     units = f.cta.lane_units(UNIT)
     if not units:
         return []

@@ -60,7 +60,7 @@ class Range:
     _views: dict[int, tuple[int, Elements]] = field(default_factory=dict)
 
     def view(self, unit: int) -> tuple[int, Elements]:
-        """Return the aligned integers of `unit` bytes, and the address of the first."""
+        """Return the address of the first aligned integer of `unit` bytes, and these integers."""
         if unit not in self._views:
             first = -(-self.start // unit) * unit
             whole = (self.stop - first) // unit * unit

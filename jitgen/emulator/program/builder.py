@@ -356,7 +356,7 @@ class Builder:
             self._lines.append(Pick(local, f"{result}[{position}]"))
 
     def _is_filed(self, local: str) -> bool:
-        """Return whether the file holds what a local holds."""
+        """Return whether the register file has the present value of a local."""
         load = self._loads.get(local)
         return load is not None and not load.is_changed
 

@@ -33,7 +33,7 @@ _State = list[int]
 @dataclass(frozen=True, slots=True)
 class Flights:
     """
-    What the machine has to look at. Registers are given by index of the instruction.
+    The registers of matrix products that the machine has to check, by index of the instruction.
 
     Attributes:
         accesses: Those that may be in flight when an instruction, no wgmma, accesses them.
@@ -48,7 +48,7 @@ class Flights:
     rows: dict[str, int] = field(default_factory=dict)
 
     def concern(self, at: int) -> bool:
-        """Return whether there is something to look at."""
+        """Return whether registers of instruction `at` are to be checked."""
         return at in self.accesses or at in self.products or at in self.touches
 
 

@@ -40,7 +40,9 @@ class Pick:
 
 
 def rendered(lines: list[str | Load | Pick]) -> list[str]:
-    """Return statements as text, without loads and picks of locals that no other names."""
+    """
+    Return statements as text, without loads and picks of locals that no other statement names.
+    """
     texts = [line for line in lines if isinstance(line, str) and not line.startswith("#")]
     used = set(LOCAL.findall("\n".join(texts)))
     return [str(line) for line in lines if isinstance(line, str) or line.local in used]

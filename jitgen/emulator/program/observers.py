@@ -79,7 +79,7 @@ class Until:
     number: int | None
 
     def holds(self, value: int) -> bool:
-        """Return whether the loop ends at a value; only where there is a number."""
+        """Return whether the loop ends at `value`; needs a `number`."""
         assert self.number is not None
         return {
             "eq": value == self.number,

@@ -72,7 +72,7 @@ def form_of(
     source: Source, prefix: str, family: str | None, *, is_static_left_out: bool
 ) -> tuple[str, Form]:
     """
-    Return the form of the layer below a prefix, and the name of its family.
+    Return the name of the family of the layer below a prefix, and the layer's form.
 
     Args:
         source: The source of the tensors.
