@@ -42,6 +42,8 @@ NOWHERE = {
     "tests/server/test_signer.py ends one",
     "verify kernel.so --ptx kernel.ptx --symbol scale --cases cases.py": "compiled elsewhere; "
     "tests/compile/test_verify_files.py compiles it",
+    "verify FILE.so --cases CASES.py": "compiled elsewhere; tests/compile/test_verify_files.py "
+    "compiles it",
     "show silu_mul_quantize_ragged_block128_reglu_sm_90a": "the activation that the page adds; "
     "tests/unit/test_every_value.py covers those that there are",
     "tune deepseek-v3": "a GPU: its sizes take hours on a CPU; tests/compile/test_tune.py has "
@@ -51,7 +53,8 @@ NOWHERE = {
 
 ENDS = {
     r"bench (hopper|blackwell|hopper-fp4|layer)\b(?!.*--(from|kernels)\b)": (1, "needs a"),
-    r"bench gradients": (1, "needs a GPU"),
+    r"bench (gradients|transformers)": (1, "needs a GPU"),
+    r"bench choice\b(?!.*--(from|kernels)\b)": (1, "needs a GPU"),
     r"tune --export h200": (2, "nothing was measured for sm_90a here"),
     r"tune --export b200": (2, "nothing was measured for cpu here"),
     r"prewarm PLAN --check": (3, "would compile"),

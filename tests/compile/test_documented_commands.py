@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from jitgen.bench.choice.recorded import record, save
 from jitgen.bench.layer.report import LayerReport
 from jitgen.cli import main
 from jitgen.runtime.session import current
@@ -22,6 +24,7 @@ from tests.documented import HOPPER, HOST, NOWHERE, TYPED_IN, Line
 
 pytestmark = [needs.compiler, needs.linker]
 
+SURVEYS = documents.ROOT / "tests/surveys"
 EXAMPLE = str(documents.ROOT / "examples/06_verify_your_own_kernel.py")
 DEVICES = str(documents.ROOT / "examples/devices/exchange.json")
 ALL = documented.lines()
@@ -31,7 +34,9 @@ REPLACED = {
     r"(edits|hopper)/my\.py": "my.py",
     r"/etc/jitgen/service\.toml": "config.toml",
     r"/etc/jitgen/signing(-2)?\.pem": "signing.pem",
-    r"verify FILE\.py": f"verify {EXAMPLE}",
+    r"verify FILE(\.py)?": f"verify {EXAMPLE}",
+    r"(?<=hopper-fp4 --formats --cases )FILE": "fp4.json",
+    r"prewarm quantize": "prewarm quantize --arch sm_90a",
     r"verify deepseek-v3": "verify small.toml",
     r"verify --rebuild deepseek-v3 --arch sm_90a": "verify --rebuild service.toml --arch cpu",
     r"bundle verify kernels\.tar": "bundle verify kernels.tar --plan service.toml",
@@ -96,8 +101,13 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
     (folder / "model.toml").write_text(plan, encoding="utf-8")
     (folder / "config.toml").write_text("[store]\nroot = 'there'\n", encoding="utf-8")
-    cases = documents.ROOT / "jitgen/bench/hopper.json"
-    shutil.copy(cases, folder / "five.json")
+    shutil.copy(documents.ROOT / "jitgen/bench/hopper.json", folder / "five.json")
+    shutil.copy(documents.ROOT / "jitgen/bench/hopper-fp4.json", folder / "fp4.json")
+    shutil.copy(SURVEYS / "nvidia-h200-random-0.json", folder / "random.json")
+    save(
+        [record(torch.arange(8)[:, None], experts=8, model="mine", layer=0)],
+        folder / "routings.json",
+    )
     report().save(folder / "report.json")
     replace(report(), suite="blackwell").save(folder / "bench.json")
     LayerReport(found=[found(1, 80.0)], conditions={"gpu": "NVIDIA H200"}).save(

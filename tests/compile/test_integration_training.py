@@ -84,8 +84,9 @@ def test_every_class(name: str, dtype: torch.dtype) -> None:
     of = {each: errors(step(module, each, given), expected) for each in ("eager", "grouped_mm")}
     mine = errors(step(module, integration.IMPLEMENTATION, given), expected)
 
-    # This class computes in float32 what it gets in float64: eager's own error is 0 there.
-    slack = 3e-7 if name == "OpenAIPrivacyFilterExperts" else 1e-7
+    # This class computes in float32 what it gets in float64: eager's own error is 0 there, and two
+    # results in float32 are compared, whose sums differ by some roundings of 6e-8 each.
+    slack = 6e-7 if name == "OpenAIPrivacyFilterExperts" else 1e-7
     for found, *others in zip(mine, *of.values(), strict=True):
         assert found <= 1.5 * max(others) + slack
     with torch.no_grad():

@@ -405,10 +405,10 @@ class TestMistakes:
             ({"activation_format": "row"}, "activation_format"),
             ({"activation": "tanh"}, "activation"),
             ({"swiglu_limit": 7.0}, "swiglu_limit"),
-            ({"experts": 3}, "local_experts"),
+            ({"experts": 3}, "experts"),
             ({"topk_ids": torch.zeros(19, 33, dtype=torch.int32), "experts": 64}, "topk_ids"),
             ({"chunk_tokens": 0}, "chunk_tokens"),
-            ({"first_expert": 6, "experts": 6}, "first_expert"),
+            ({"first_expert": 6, "experts": 6}, "experts"),
             (
                 {"activation": "swiglu_oai", "swiglu_limit": "7", "swiglu_alpha": 1.0},
                 "swiglu_limit",

@@ -16,7 +16,7 @@ from jitgen.metrics import _OUTCOMES
 ROOT = Path(__file__).parents[2]
 FILES = [
     *(ROOT / "docs" / name for name in ("fleet.md", "bundles.md")),
-    *sorted((ROOT / "examples" / "bundle").iterdir()),
+    *sorted(path for path in (ROOT / "examples" / "bundle").iterdir() if path.suffix != ".py"),
 ]
 LINE = re.compile(r"(?<![\w./-])jitgen[, ]+((?:bundle|prewarm|cache|verify)\b[^\n`|&]*)")
 

@@ -174,7 +174,7 @@ def test_configs_are_minimal(arch: Arch) -> None:
     plan, devices = plans.load("deepseek-v3"), some_devices(arch)
     wanted = set(plans.configs(plan, arch, devices=devices))
     for sweep in plan.served(arch):
-        for rows in {1, 8, 9, 16, 17, 32, *range(33, 8193, 31)}:
+        for rows in {*range(1, 33), *range(33, 8193, 31)}:
             problem = replace(sweep.problem, m=rows * sweep.problem.groups)
             wanted -= {select(problem, arch, device=device).config for device in devices}
 
@@ -272,7 +272,8 @@ def test_types_that_a_target_lacks_are_an_error(tmp_path: Path) -> None:
         (
             "groups = 8",
             "activation = 'swiglu'\ngroups = 8",
-            r"no key 'activation' in one of grouped_gemm: it belongs to silu_mul_quantize; allowed",
+            r"no key 'activation' in one of grouped_gemm: it belongs to activation_backward and "
+            r"silu_mul_quantize; allowed",
         ),
         ("[[problems]]", "[problems]", r"problems must be a list of tables"),
         ("[[problems]]", "[[problems", r"is no TOML"),
