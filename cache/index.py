@@ -66,33 +66,35 @@ class NullIndex:
         self._failures: dict[str, Failure] = {}
 
     def record_use(self, key: str, tier: str = "disk") -> None:
-        """Note that `key` was loaded from `tier`."""
+        """Do nothing; an `Index` notes that `key` was loaded from `tier`."""
 
     def record_miss(self, key: str, name: str, tier: str, seconds: float) -> None:
         """
-        Note that kernel `name` was not on this machine: that it came from `tier` instead, after
-        `seconds`.
+        Do nothing; an `Index` notes that kernel `name` was not on this machine: that it came from
+        `tier` instead, after `seconds`.
         """
 
     def traffic(self) -> Traffic:
-        """Return where kernels came from, day by day."""
+        """Return where kernels came from, day by day; nothing is recorded here."""
         from jitgen.cache.traffic import read
 
         return read(None)
 
     def record_entry(self, key: str, row: IndexRow) -> None:
-        """Note that `key` was published."""
+        """Do nothing; an `Index` notes that `key` was published."""
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Note that entries are gone."""
+        """Do nothing; an `Index` notes that entries are gone."""
 
     def learn(self, rows: Mapping[str, IndexRow]) -> None:
-        """Add rows that were read from the entries; recorded uses are kept."""
+        """
+        Do nothing; an `Index` adds rows that were read from the entries, and keeps recorded uses.
+        """
 
     def rows(self) -> dict[str, IndexRow]:
         """
-        Return the known rows by key; some entries may be missing, and some rows be of removed
-        entries.
+        Return the known rows by key: none. Those of an `Index` may lack entries, or be of removed
+        ones.
         """
         return {}
 
@@ -129,11 +131,11 @@ class NullIndex:
         return {"entries": len(rows), "hits": hits, "failures": len(self.failures())}
 
     def reset(self) -> None:
-        """Start anew."""
+        """Forget the failures."""
         self._failures.clear()
 
     def close(self) -> None:
-        """Close the database; it opens again when it is needed."""
+        """Do nothing; an `Index` closes its database, which opens again when it is needed."""
 
 
 class Index(NullIndex):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @frozen
 class _LookedAt(KernelId):
-    """A kernel on a page."""
+    """A kernel that the written page shows."""
 
     lines: Annotated[Mapping[str, v.Count], v.by("language")]
     ctas_per_sm: int | None

@@ -85,7 +85,10 @@ def _parameters(text: str, plain: str, kept: frozenset[str]) -> Iterator[tuple[i
 def _reads(
     plain: str, places: Iterable[int], name: str, function: Function
 ) -> list[tuple[int, int]]:
-    """Return where a function reads a parameter; nothing if it sets it or takes it apart."""
+    """
+    Return the spans in which the body of a function reads its parameter `name`; none if the body
+    sets the parameter, calls it, or takes an attribute or an item of it.
+    """
     start, end = function.body
     found = [
         (place, place + len(name))

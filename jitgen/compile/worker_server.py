@@ -163,7 +163,9 @@ class Server:
         return False  # a client only ever closes
 
     def add(self, task: Any) -> None:
-        """Run `task` after the others; its index is their number."""
+        """
+        Run `task` after the others; tasks are numbered from 0 in the order in which they are added.
+        """
         self._tasks.append(task)
 
     def _reap(self) -> None:

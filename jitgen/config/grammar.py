@@ -70,7 +70,7 @@ class Word(NamedTuple):
 
     @property
     def group(self) -> str:
-        """Name of the group of the expression that has the value."""
+        """Name of the group that matches the value, in the regular expression of a part's name."""
         return self.path.replace(".", "__")
 
     @property

@@ -223,7 +223,7 @@ def require_fit(lora: object, config: MoEConfig, weights: ExpertWeights) -> None
 def problems(
     config: MoEConfig, weights: ExpertWeights, lora: ExpertLora
 ) -> Iterator[AddLoraProblem]:
-    """Yield the problems of the launches that add adapters, with one token."""
+    """Yield the problems of the launches that add adapters; each has one token."""
     tensors = lora.tensors
     for name in ("w13", "w2"):
         if f"{name}_a" not in tensors:

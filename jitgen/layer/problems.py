@@ -33,7 +33,7 @@ from jitgen.targets.early import joins
 
 
 def of_tokens(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator[Any]:
-    """Yield the problems whose rows are tokens, with one token."""
+    """Yield the problems whose rows are tokens; each has one token, and a plan varies that."""
     form = Format(str(weights.activation_format))
     yield RouteProblem(
         m=1,

@@ -17,7 +17,7 @@ class Expecting(Protocol):
 
 
 class OfGroups(Protocol):
-    """Sizes of a valid call."""
+    """The validated layout and sizes of a call whose rows belong to groups."""
 
     @property
     def layout(self) -> Layout:

@@ -53,7 +53,7 @@ class _Backend:
         """Do nothing: commands write to remotes, and a service stores what it compiles."""
 
     def fetch(self, spec: KernelSpec, *, may_compile: bool) -> Entry | Miss:
-        """See the classes below."""
+        """Fetch the entry of `spec`, or return a miss: see `Remote` and `Service`."""
         raise NotImplementedError
 
 

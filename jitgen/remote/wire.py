@@ -155,7 +155,10 @@ def tar_header(name: str, size: int, kind: bytes = b"0", mode: int = 0o444) -> b
 
 
 def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents; packing them again finds any odd header."""
+    """
+    Yield the names and contents of an archive. Most fields of headers are not checked here: the
+    caller packs the members again and compares.
+    """
     position = 0
     while position + _BLOCK <= len(data) and data[position]:
         block = data[position : position + _BLOCK]

@@ -34,12 +34,12 @@ class Device(Protocol):
 
     @property
     def arch(self) -> Arch:
-        """See above."""
+        """The target of its kernels."""
         ...
 
     @property
     def tail(self) -> tuple[int, ...]:
-        """See above."""
+        """Arguments of entries after the tensors; see `Device`."""
         ...
 
     def entry(

@@ -28,7 +28,10 @@ _OP = "grouped_gemm"
 
 
 class Mode(StrEnum):
-    """A rule; see the module."""
+    """
+    A rule by which the kernel of a grouped GEMM is chosen; the docstring of the module describes
+    each.
+    """
 
     DYNAMIC = "dynamic"
     STATIC = "static"

@@ -70,7 +70,7 @@ async def body_of(service: Service, request: Request, key: str) -> Body | None:
 
 
 async def _unattested(service: Service, request: Request, key: str) -> Body | None:
-    """Return the body of an upload; None if there is none of `key`."""
+    """Return the body of the unattested upload `key`; None if there is none."""
     if service.settings.uploads.accept == "off":
         return None
     entry = await service.unattested.read(key)

@@ -57,7 +57,7 @@ costs a compile.
 
 
 def is_certain(error: BaseException) -> bool:
-    """Return whether `error` is the compiler's last word about a source."""
+    """Return whether `error` says that the compiler refuses the source in every process."""
     return isinstance(error, RememberedFailure) or (
         isinstance(error, CompileError) and error.is_certain
     )

@@ -87,7 +87,7 @@ def busy() -> Iterator[None]:
 
 @contextmanager
 def idle() -> Iterator[None]:
-    """Within `busy`: wait for another process, which a fork may interrupt."""
+    """Let forks happen while this thread, within `busy`, waits for another process."""
     depth = _gate.leave(wholly=True)
     try:
         yield

@@ -192,7 +192,7 @@ def take_old_methods(kind: type) -> None:
 
 
 def warn(old: str, new: str, stacklevel: int = 3) -> None:
-    """Say that `old` is now called `new`, `stacklevel` frames up."""
+    """Warn that `old` is now called `new`; `stacklevel` is that of `warnings.warn`."""
     import warnings
 
     text = f"{old} is now {new}; jitgen {DROPPED_IN} drops the old name"

@@ -25,7 +25,10 @@ def said(text: str) -> Rule:
 
 
 def by(names: str) -> Rule:
-    """Return the rule of an object whose keys are `names` of something."""
+    """
+    Return the rule of a JSON object whose keys are `names`: the word for them, such as
+    ``language``.
+    """
     return said(f"by {names}")
 
 

@@ -179,7 +179,7 @@ class Unpacked(Mxfp4):
         return unpacked_problem(super().problem(case))
 
     def beside(self, case: Case, arch: Arch) -> list[Config]:  # most have none
-        """Return the kernel that unpacks them."""
+        """Return the kernel that unpacks the weights."""
         weights = UnpackWeightsProblem(
             groups=case.groups,
             m=case.groups * case.n,

@@ -326,7 +326,10 @@ def _out_of_range(
     box: tuple[int, ...],
     steps: tuple[int, ...],
 ) -> str:
-    """Return the first number that a tensor map has no room for; empty where there is none."""
+    """
+    Return in words the first value of a request for a tensor map that is not allowed or not
+    emulated; empty if there is none.
+    """
     rules = (
         ((request.map or 0) % _MAP_ALIGNMENT != 0, "it does not lie at a multiple of 64 bytes"),
         (not all(1 <= size <= _MOST_ELEMENTS for size in sizes), f"sizes {sizes}"),

@@ -146,7 +146,9 @@ def learn_grid(f: Fragment, at: int, mask: Mask) -> None:
 
 @emits("griddepcontrol.launch_dependents", "nanosleep", "pmevent", "discard", "applypriority")
 def ignore(builder: Builder, instruction: Instruction) -> None:
-    """Do nothing: these instructions only change time, or another grid."""
+    """
+    Do nothing: these instructions change only how long kernels take, or when the next grid starts.
+    """
 
 
 def fence_initialised(f: Fragment, at: int, mask: Mask) -> None:

@@ -113,7 +113,7 @@ def copy(
 def _note_sources(
     f: Fragment, at: int, sources: NDArray[np.int64], read: NDArray[np.int64], access: Access
 ) -> None:
-    """Note which bytes of global memory are read, words of them."""
+    """Note reads of the bytes of global memory that are copied, word by word."""
     whole = sources[read > 0] & -WORD
     for first in range(0, int(read.max(initial=0)), WORD):
         addresses = whole[read[read > 0] > first] + first

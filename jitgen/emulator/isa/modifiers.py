@@ -51,7 +51,10 @@ def one_of(instruction: Instruction, choices: str, default: str) -> str:
 
 
 def apply(builder: Builder, function: Callable[..., object], *arguments: str) -> str:
-    """Return the expression that calls `function`, which takes arrays only."""
+    """
+    Return the expression ``function(arguments)``, for a function of arrays that needs neither f nor
+    at; `Builder.call` passes these as well.
+    """
     name = builder.constant(function, function.__name__)
     return f"{name}({', '.join(arguments)})"
 

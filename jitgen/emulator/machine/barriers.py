@@ -166,7 +166,10 @@ class MBarrier:
         self.cta.cluster.events += 1
 
     def _completed_clock(self) -> Clock:
-        """Return what is known after this phase: all before, the arrivals, and its copies."""
+        """
+        Return the clock that a wait for this phase acquires: of the phases before, the arrivals and
+        the copies.
+        """
         clock = np.zeros(self.agent + 1, np.int64)
         clock[self.agent] = self.phase + 1
         for known in (self.clock, self._arriving):

@@ -98,7 +98,7 @@ class Usage:
 
 
 def discard(f: Fragment, at: int, unit: int) -> None:
-    """Execute a product without a use of the buffer; see `use`."""
+    """Note that instruction `at` makes the contents of the buffer invalid."""
     collector = f.cta.tensor.collectors.get(unit)
     if collector is not None and collector.lost is None:
         collector.lost = at

@@ -156,7 +156,7 @@ class GlobalHistory:
     def _check(
         self, f: Fragment, at: int, found: Range, track: Track, where: Place, access: Access
     ) -> None:
-        """Report an earlier access that is excluded and not known."""
+        """Report an earlier access that must be ordered before this one and is not."""
         for name in _EXCLUDES[access.kind]:
             plane = track.known(name)
             if plane is not None:
@@ -180,7 +180,10 @@ class GlobalHistory:
         ids: Plane,
         access: Access,
     ) -> bool:
-        """Report one of earlier accesses that is not known; return whether there is one."""
+        """
+        Report one of the earlier accesses with the numbers `ids` if `_grade` finds a fault in it;
+        return whether there is one.
+        """
         flat = ids.reshape(-1)
         first = int(flat[0])
         numbers = [first] if not np.count_nonzero(flat != first) else np.unique(flat).tolist()
@@ -287,14 +290,14 @@ class GlobalHistory:
 
 
 def _rows(access: Access, flat: Elements, number: int) -> list[int]:
-    """Return the agents that must know of the accesses with a number."""
+    """Return the agents that must be ordered after the accesses with the stamp `number`."""
     if isinstance(access.rows, np.ndarray):
         return sorted(set(access.rows[flat == number].tolist()))
     return [access.rows]
 
 
 def _may_meet(own: Clocks, stamp: Stamp, access: Access) -> bool:
-    """Return whether an access and an earlier one are relaxed, and morally strong."""
+    """Return whether two accesses need no order: both are relaxed, and they are morally strong."""
     if access.kind not in _MUST_INCLUDE or stamp.kind not in _MUST_INCLUDE:
         return False
     is_near = stamp.clocks is own
@@ -333,7 +336,7 @@ def _grade(own: Clocks, row: int, stamp: Stamp, access: Access) -> str:
 
 
 def _is_apart(own: Clocks, row: int, stamp: Stamp, access: Access) -> bool:
-    """Return whether one of two accesses, known to each other, is outside of the other's launch."""
+    """Return whether one of two ordered accesses is outside of the other's launch."""
     other = stamp.clocks
     if access.kind == CONSTANT_READ:
         return covers(own.grid.before, other, stamp.agent, stamp.epoch)

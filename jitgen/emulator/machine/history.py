@@ -98,7 +98,7 @@ class History:
 
     def access(self, f: Fragment, at: int, granules: Granules, access: Access) -> None:
         """
-        Note an access, and report an earlier one that excludes it and is not known to be over.
+        Note an access, and report an earlier one that must be ordered before it and is not.
 
         Args:
             f: The fragment that executes the instruction.
@@ -171,7 +171,7 @@ class History:
         return True
 
     def move(self, granule: int, to: History, granules: slice) -> None:
-        """Move what is known of one granule to `granules` of another memory."""
+        """Move the recorded accesses to one granule to `granules` of another memory."""
         to._last[granules] = self._last[granule]
         self._last[granule] = 0
         self.readers.move(granule, to.readers, granules)
@@ -180,14 +180,17 @@ class History:
     # --- inside -----------------------------------------------------------------------------------
 
     def _excluded(self, access: Access) -> frozenset[str]:
-        """Return the kinds of accesses since the last write that an access must know of."""
+        """
+        Return the kinds of earlier accesses, besides the last write, that must be ordered before an
+        access.
+        """
         excluded = self.strong.named(_EXCLUDES[access.kind])
         if access.kind in _RELAXED:
             excluded |= self.strong.unlike(access.kind, access.scope, access.rank)
         return excluded
 
     def _lowest(self, access: Access) -> Clock:
-        """Return a lower bound of what all rows of an access know."""
+        """Return a clock that is at most that of each agent in an access's `rows`."""
         rows, vector = access.rows, self._clocks.vector
         lowest: Clock
         if not isinstance(rows, np.ndarray):
@@ -200,7 +203,7 @@ class History:
         return lowest
 
     def _find_only_write(self, last: int, access: Access) -> Earlier | None:
-        """Return the last write of all granules, if it is not known."""
+        """Return the last write, one for all granules; None if it is ordered before the access."""
         agent, epoch = last >> _AGENT_SHIFT, (last >> AT_BITS) & _EPOCH_MASK
         known = self._clocks.vector[access.rows, agent]
         position = 0
@@ -211,7 +214,9 @@ class History:
         return None if known >= epoch else Earlier(WRITE, agent, last & AT_MASK, position)
 
     def _find_write(self, last: NDArray[np.int64], access: Access) -> Earlier | None:
-        """Return one of the last writes [k] that is not known."""
+        """
+        Return one of the last writes [k] that is not ordered before the access; None if all are.
+        """
         agents, epochs = last >> _AGENT_SHIFT, (last >> AT_BITS) & _EPOCH_MASK
         unknown = self._lowest(access)[agents] < epochs
         if isinstance(access.rows, np.ndarray) and not access.is_joint and unknown.any():
@@ -224,7 +229,10 @@ class History:
     def _find_reader(
         self, excluded: frozenset[str], granules: Granules, bounds: Bounds, access: Access
     ) -> Earlier | None:
-        """Return an access since the last write that is excluded and not known."""
+        """
+        Return an access since the last write, of a kind in `excluded`, that is not ordered before
+        `access`; None if there is none.
+        """
         lowest = self._lowest(access)
         rows: list[int | NDArray[np.int64]] = [access.rows]
         if access.is_joint:
@@ -282,7 +290,10 @@ class History:
         access: Access,
         excluded: frozenset[str],
     ) -> None:
-        """Report another lane of the same warp that accessed a granule, and nothing in between."""
+        """
+        Report an earlier access to a granule by another lane of the same warp that is not ordered
+        before this lane's.
+        """
         assert access.lanes is not None
         clash = self._lanes.after_write(last, granules, access.rows, access.lanes)
         kinds = excluded - self.strong.named(frozenset({RELAXED_WRITE}))
@@ -303,7 +314,8 @@ class History:
         excluded: frozenset[str],
     ) -> None:
         """
-        Report an earlier access that is known by the arrival of another lane of its warp alone.
+        Report an earlier access that only the arrival of another lane of its warp orders before
+        this one.
         """
         found = self._lanes.left_out(
             excluded, granules, last, bounds, np.atleast_1d(access.rows), self.warps

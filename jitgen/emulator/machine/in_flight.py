@@ -30,8 +30,8 @@ class InFlight:
         operands: How many products in flight have it as a part of A [registers, warps].
         fences: The number of the warp's wgmma.fence that came last when a product had it last as
             accumulator [registers, warps].
-        touched: Whether a thread accessed it after its last wgmma.fence, of the registers of which
-            the program does not say that none does [registers in doubt, threads].
+        touched: Whether a thread accessed a register after its last wgmma.fence; only for the
+            registers that may be accessed so, numbered by `Flights.rows` [rows, threads].
     """
 
     def __init__(self, cta: Cta) -> None:
@@ -68,7 +68,7 @@ def check_access(f: Fragment, at: int, mask: Mask, rows: dict[int, str]) -> None
 
 
 def note_touched(f: Fragment, at: int, mask: Mask, rows: tuple[int, ...]) -> None:
-    """Note that the threads under the mask access registers, given by their numbers in doubt."""
+    """Note that the threads under the mask access registers: `rows` of `InFlight.touched`."""
     del at
     for row in rows:
         f.cta.in_flight.touched[row, f.s] |= True if mask is None else mask
@@ -92,7 +92,7 @@ def check_touched(f: Fragment, at: int, rows: dict[int, str], of_a: list[str]) -
     Args:
         f: The fragment that executes the instruction.
         at: The instruction.
-        rows: Names of registers that may lack the fence, by their numbers in doubt.
+        rows: Names of registers that may lack the fence, by their rows in `InFlight.touched`.
         of_a: Which of them hold A.
     """
     for row, name in rows.items():

@@ -289,7 +289,10 @@ class Observed:
 
 
 def _words_for(observer: Observer) -> Kind:
-    """Return what an update observes: a mere write, unless it rounds or its result is used."""
+    """
+    Return the kind of observation that an update makes: `Kind.WRITE`, unless it rounds or its
+    result is used.
+    """
     is_sum = observer.kind is Kind.ROUNDING
     return observer.kind if is_sum or observer.use is Use.USED else Kind.WRITE
 

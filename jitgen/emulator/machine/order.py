@@ -46,7 +46,10 @@ class Order:
         return new
 
     def tick(self, agents: NDArray[np.int64]) -> tuple[NDArray[np.int64], Times]:
-        """Let each of `agents` [k] take a step; return their columns [k] and numbers of it [k]."""
+        """
+        Count a step of each of `agents` [k]; return the columns of their counts [k] and the counts
+        [k].
+        """
         columns = self._columns_of(agents)
         self._clocks.vector[agents, columns] += 1
         return columns, self._clocks.vector[agents, columns]

@@ -102,7 +102,10 @@ class Phases:
         return Signaller(self._seen_by(agents), None)
 
     def _seen_by(self, agents: Agents) -> int:
-        """Return how many phases one agent, or each of several, knows to have been seen."""
+        """
+        Return how many phases were seen complete by waits that one agent, or each of several, is
+        ordered after.
+        """
         seen = self._clocks.vector[agents, self.column]
         if isinstance(agents, np.ndarray):
             seen = seen[0] if len(agents) == 1 else np.minimum.reduce(seen)

@@ -25,7 +25,7 @@ class Scope(IntEnum):
     SYS = 4
 
     def __str__(self) -> str:
-        """Return ".cta"."""
+        """Return the scope as opcodes spell it, for example ``.cta``."""
         return f".{self.name.lower()}"
 
 

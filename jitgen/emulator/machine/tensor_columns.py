@@ -124,7 +124,9 @@ def _stretch(is_taken: NDArray[np.bool_], first: int, number: int) -> int:
 
 
 def turn_of(cta: Cta, ctas: int) -> int:
-    """Return a number that differs between modes, and between CTAs or pairs of them."""
+    """
+    Return the `turn` of `choose`, which differs between modes, and between CTAs or pairs of them.
+    """
     mode, (x, y, z) = cta.machine.mode, cta.index
     width, height, _ = cta.machine.launch.grid
     number = (x + width * (y + height * z)) // ctas

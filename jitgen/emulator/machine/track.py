@@ -90,7 +90,7 @@ class Track:
 
     @property
     def is_full(self) -> bool:
-        """Whether more reads were kept than are worth it."""
+        """Whether more than `_MAX_KEPT` reads are kept."""
         return self._num_kept > _MAX_KEPT
 
     def split(self) -> None:

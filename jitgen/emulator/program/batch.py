@@ -63,7 +63,10 @@ class Batch:
     registers: list[str] = field(default_factory=list)
 
     def takes(self, function: str, target: int, sources: tuple[int, ...]) -> bool:
-        """Return whether an operation may be done together with these."""
+        """
+        Return whether an operation can join the batch: it calls the same function, neither reads
+        nor sets a register that the batch sets, and has sources that no other operation has.
+        """
         is_apart = set(self.targets).isdisjoint((target, *sources))
         return function == self.function and is_apart and sources not in self.sources
 

@@ -59,7 +59,10 @@ class Checks:
         return lines
 
     def sums(self, at: int) -> dict[int, str]:
-        """Return the accumulators that a product may be the first to use, by rows in doubt."""
+        """
+        Return the accumulators that a product may be the first to use, by their rows in
+        `Cta.unwritten`.
+        """
         return {self.doubts.rows[name]: name for name in self.doubts.sums.get(at, ())}
 
     def after(self, builder: Builder, instruction: Instruction) -> list[str]:

@@ -175,7 +175,10 @@ def _deciding(instruction: Instruction, accesses: Accesses) -> set[str]:
 
 
 def _gains(blocks: list[Block], written: list[int]) -> list[int]:
-    """Return what each block writes, from what each instruction does."""
+    """
+    Return the registers that each block writes, a bit each, from those that each instruction
+    writes.
+    """
     gains = []
     for block in blocks:
         gain = 0

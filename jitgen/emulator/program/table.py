@@ -90,5 +90,5 @@ def rule_of(instruction: Instruction) -> Rule | None:
 
 
 def holds(flag: Flag, instruction: Instruction) -> bool:
-    """Return what a flag says about `instruction`."""
+    """Return the value of a flag of a rule for `instruction`."""
     return flag if isinstance(flag, bool) else flag(instruction)

@@ -177,7 +177,9 @@ def _ungated(said: Said) -> dict[str, Any]:
 
 
 def _by_numbers(said: Said, numbers: Mapping[str, float]) -> Activation:
-    """Return the activation that SiLU with these numbers means."""
+    """
+    Return the activation of a config that names SiLU and states these numbers: see `_BY_NUMBERS`.
+    """
     found = _BY_NUMBERS.get(tuple(numbers))
     if found is None:
         raise said.error(

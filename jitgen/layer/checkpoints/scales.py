@@ -124,7 +124,7 @@ def non_negative(
 
 def positive(matrix: Matrix, role: str) -> Tensor:
     """
-    Return the one number of a matrix, float32 ().
+    Return the tensor of a matrix that has one value, such as a global scale: float32 ().
 
     Raises:
         InputError: It is of another type, or not a number above zero.

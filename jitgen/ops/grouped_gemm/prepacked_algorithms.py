@@ -101,7 +101,7 @@ class Algorithms:
 
     @property
     def why(self) -> str:
-        """The reason in one sentence."""
+        """Why calls unpack the weights first, or why they do not, in one sentence."""
         prepacked_us, gemm_us = self.times_us
         text = (
             f"unpacking the weights ({self.unpack_us:.1f} us) and multiplying them as FP8 ones "

@@ -71,7 +71,7 @@ def check(config: QuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> Non
 
 
 def _check_global(x: Tensor, scale: Tensor) -> None:
-    """Require a number for each matrix, or for all ragged rows."""
+    """Require a float32 scale for each matrix of x, or one for all ragged rows."""
     count = x.shape[0] if x.dim() == 3 else 1
     common.require(
         "global_scale",

@@ -150,7 +150,7 @@ def read_n(tile_n: int) -> int:
 
 def scale_box(config: GroupedGemmConfig) -> int:
     """
-    Return the activation scales of a CTA's rows, as one copy loads them.
+    Return how many activation scales one copy loads for a CTA's rows.
 
     A ragged tile starts at any row, but the TMA unit faults where its first coordinate is not at
     whole 16 bytes, so that a box begins up to 3 rows ahead.

@@ -184,7 +184,7 @@ def row_bytes(types: Operands, k: int) -> tuple[float, float]:
 
 
 def paper_of(device: Device) -> Paper:
-    """Return the rates of an SM of `device`."""
+    """Return the rates of an SM of `device`, and its fixed costs of a call."""
     paper: Paper = device.constants["grouped_gemm"]
     return paper
 

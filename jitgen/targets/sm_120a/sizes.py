@@ -125,7 +125,7 @@ def token_lanes(config: GroupedGemmConfig) -> int:
 
 def scale_box(config: GroupedGemmConfig) -> int:
     """
-    Return the float32 scales of a tile of a, as one copy loads them.
+    Return how many float32 scales one copy loads for a tile of a.
 
     A ragged tile starts at any row, but the TMA unit faults where its first coordinate is not at
     whole 16 bytes, so that a box begins up to 3 rows ahead.

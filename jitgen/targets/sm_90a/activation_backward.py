@@ -99,7 +99,7 @@ class ActivationBackward(StreamRules[ActivationBackwardConfig, ActivationBackwar
 
 
 def _is_greedy(of: ActivationBackwardConfig | ActivationBackwardProblem) -> bool:
-    """Say whether kernels need more registers than others."""
+    """Say whether kernels need more registers than those of other activations and layouts."""
     if of.activation is Activation.SITU:
         return True
     if of.layout is Layout.RAGGED:

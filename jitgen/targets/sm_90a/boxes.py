@@ -94,7 +94,7 @@ def scale_box(config: GroupedGemmConfig) -> int:
 
 
 def box_of_scales(config: GroupedGemmConfig, rows: int) -> int:
-    """Return the activation scales of `rows` rows, as one copy loads them."""
+    """Return how many activation scales one copy loads for `rows` rows of a tile."""
     return rows + 4 if config.layout is Layout.RAGGED else rows
 
 

@@ -29,7 +29,7 @@ _FAMILIES: dict[BLayout, PlainGemm | Fp4Gemm] = {
 
 
 class GroupedGemm(GemmRules):
-    """Both families as one object."""
+    """The rules of both families of kernels, `PlainGemm` and `Fp4Gemm`, as one object."""
 
     arch = "sm_90a"
     generation = PlainGemm.generation

@@ -154,7 +154,10 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
             yield from super().variants(replace(start, experts=experts))
 
     def sizes_of(self, config: RouteConfig) -> Iterable[int]:
-        """Return the numbers by whose ratios configs are near to each other."""
+        """
+        Return the numbers of a config that `nearest` compares: the experts, then those of the
+        tiling.
+        """
         return (config.experts, *super().sizes_of(config))
 
     def configs(self) -> Iterator[RouteConfig]:

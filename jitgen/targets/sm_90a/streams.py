@@ -136,7 +136,10 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
             yield tiled(start, tiling)
 
     def sizes_of(self, config: TiledT) -> Iterable[int]:
-        """Return the numbers by whose ratios configs are near to each other."""
+        """
+        Return the numbers of a config that `nearest` compares: configs are near if their ratios are
+        near 1.
+        """
         return [getattr(config.tiling, name) for name in self.span]
 
     def nearest(self, config: TiledT) -> TiledT | None:

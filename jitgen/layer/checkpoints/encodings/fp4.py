@@ -36,7 +36,10 @@ class Mxfp4(Encoding):
     unit = _GROUP
 
     def fits(self, matrix: Matrix) -> bool:
-        """Say whether the matrix has blocks, or codes with a scale for each 32."""
+        """
+        Say whether the values lie in blocks, or as codes (N, K / 2) with a byte of scale for each
+        32 values.
+        """
         if self.roles[0] == _BLOCKS:
             return True
         codes, scale = (matrix.shape(role) for role in self.roles)
@@ -61,7 +64,7 @@ class Mxfp4(Encoding):
         return shape[0], shape[1] * _GROUP
 
     def check(self, matrix: Matrix, size: tuple[int, int]) -> None:
-        """Require a scale for each 32."""
+        """Require a scale for each 32 values along K, N a multiple of 8 and K of 32."""
         n, k = size
         name = matrix.name(self.roles[0])
         if n % 8 or k % _GROUP:
@@ -120,7 +123,7 @@ class Nvfp4(Encoding):
         return n, 2 * half
 
     def check(self, matrix: Matrix, size: tuple[int, int]) -> None:
-        """Require a scale for each 16, and one number."""
+        """Require a scale for each 16 values along K, and one global scale."""
         n, k = size
         if k % _NV_GROUP:
             name = matrix.name(self.roles[0])

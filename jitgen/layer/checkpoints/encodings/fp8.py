@@ -53,7 +53,7 @@ class _Fp8(Encoding):
         require_shape(matrix, self.roles[1], *self.shapes(size))
 
     def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
-        """Return float32."""
+        """Return the values times their scales, float32."""
         n, k = self.size(matrix)
         around = outer(rows, self.unit, n), outer(columns, self.unit, k)
         values, scale = self.scaled(matrix, *around)
@@ -61,7 +61,7 @@ class _Fp8(Encoding):
         return found[inner(rows, around[0]), inner(columns, around[1])]
 
     def piece(self, matrix: Matrix, rows: range, columns: range) -> Piece:
-        """Return values, and their scales in float32."""
+        """Return e4m3 values, and their scales in float32."""
         return Piece(*self.scaled(matrix, rows, columns))
 
     def scaled(self, matrix: Matrix, rows: range, columns: range) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,7 @@ class Fp8Block(_Fp8):
     unit = SCALE_BLOCK
 
     def shapes(self, size: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
-        """Return the one shape."""
+        """Return (ceil(N / 128), ceil(K / 128)) alone."""
         return ((ceil_div(size[0], SCALE_BLOCK), ceil_div(size[1], SCALE_BLOCK)),)
 
     def scaled(self, matrix: Matrix, rows: range, columns: range) -> tuple[Tensor, Tensor]:
@@ -108,7 +108,7 @@ class Fp8Row(_Fp8):
     kernel = "row"
 
     def shapes(self, size: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
-        """Return both shapes."""
+        """Return (N, 1) and (N,)."""
         return (size[0], 1), (size[0],)
 
     def scaled(self, matrix: Matrix, rows: range, columns: range) -> tuple[Tensor, Tensor]:
@@ -134,7 +134,7 @@ class Fp8Tensor(Fp8Row):
     name = "fp8_tensor"
 
     def shapes(self, size: tuple[int, int]) -> tuple[tuple[int, ...], ...]:  # noqa: ARG002
-        """Return the shapes of one number."""
+        """Return the shapes of a tensor with one value: (), (1,) and (1, 1)."""
         return (), (1,), (1, 1)
 
     def for_rows(self, matrix: Matrix, rows: range) -> Tensor:
@@ -152,11 +152,11 @@ class Mxfp8(_Fp8):
     """Rows that share a scale."""
 
     def shapes(self, size: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
-        """Return the one shape."""
+        """Return (ceil(N / rows), ceil(K / 32)) alone."""
         return ((ceil_div(size[0], self.rows), ceil_div(size[1], _GROUP)),)
 
     def fits(self, matrix: Matrix) -> bool:
-        """Say whether there is a byte for each 32."""
+        """Say whether the scales are bytes, with a shape of this encoding."""
         return super().fits(matrix) and matrix.dtype(self.roles[1]) in scales.BYTES
 
     def prepacked(self, matrix: Matrix) -> PrepackedFormat:

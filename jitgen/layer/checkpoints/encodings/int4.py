@@ -64,7 +64,7 @@ class Int4(Encoding):
 
     def prepacked(self, matrix: Matrix) -> PrepackedFormat:
         """
-        Return the format of these groups.
+        Return the prepacked format of INT4 in groups of this size.
 
         Raises:
             InputError: Groups are of another size, or scales of another type.

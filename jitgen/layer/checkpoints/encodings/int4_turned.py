@@ -35,7 +35,7 @@ GPTQ_V2 = "gptq_v2"
 
 
 class _Turned(Int4):
-    """Base class of both orders."""
+    """What the encodings of GPTQ and AWQ share: matrices lie as (K, N), with zero points."""
 
     def fits(self, matrix: Matrix) -> bool:
         """Say whether values are in int32 words, with the N of the scales."""
