@@ -117,7 +117,7 @@ def time_of(config: GroupedGemmConfig, times_us: Mapping[str, float]) -> float |
     Return the microseconds of a kernel. One that swaps operands for the last rows of groups may be
     younger than a survey, and is taken for as fast as the one that does not.
     """
-    plain = replace(config, schedule=replace(config.schedule, swap_tail=False))
+    plain = replace(config, schedule=replace(config.schedule, swap_tail=False, extra_rows=False))
     found = times_us.get(config.name(Arch.SM_90A))
     return times_us.get(plain.name(Arch.SM_90A)) if found is None else found
 

@@ -244,7 +244,17 @@ class TestCost:
         problem = GroupedGemmProblem(layout=layout, groups=32, m=32 * 136, n=4096, k=7168)
         found = select(problem, Arch.SM_90A, device=H200.name, use_measured=False)
 
-        assert found.config == config(layout=layout, cluster=Cluster(n=2))
+        assert found.config == config(layout=layout, cluster=Cluster(n=2), schedule=EXTRA)
+
+    def test_extra_rows_are_part_of_the_last_tile(self) -> None:
+        """On an H200 193 rows took 9 % longer than 192, 208 rows 12 %, and 209 a second tile."""
+        times = {rows: self.us(EXTRA, rows) for rows in (192, 193, 208, 209)}
+
+        assert times[192] == self.us(SWAPPED, 192)
+        assert times[193] / times[192] == pytest.approx(1.09, abs=0.03)
+        assert times[208] / times[192] == pytest.approx(1.12, abs=0.04)
+        assert times[209] == self.us(SWAPPED, 209)
+        assert self.us(EXTRA, 2 * 192 + 16) < self.us(SWAPPED, 2 * 192 + 16)
 
     @pytest.mark.parametrize("layout", [Layout.RAGGED, Layout.MASKED])
     @pytest.mark.parametrize("rows", [1, 8, 32])

@@ -31,7 +31,7 @@ from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.targets.protocol import Candidate
 from jitgen.targets.sm_90a.boxes import has_list
 from jitgen.targets.sm_90a.devices import Fit, Speed
-from jitgen.targets.sm_90a.tails import tail_m
+from jitgen.targets.sm_90a.tails import extra_m, tail_m
 
 _K_BYTES = 128
 """Bytes of a row of an operand in one k-block."""
@@ -108,7 +108,7 @@ class _Tiles(NamedTuple):
 
     Attributes:
         number: How many there are.
-        filled: What part of them has rows, in blocks of 64.
+        filled: What part of them has rows, in blocks of 64; above 1 with extra rows.
         passes: How often a tile goes over K: twice where it meets two groups.
         apart: Part of the pairs along M whose tiles are of different groups.
         tails: What part of them are blocks whose rows are multiplied with swapped operands.
@@ -140,22 +140,23 @@ def _tiles(
         count, passes = float(math.ceil(blocks * GROUP_ALIGNMENT / height)), 1 + apart
         filled = blocks * GROUP_ALIGNMENT * distribution.owned / (count * passes * height)
         return _Tiles(count, min(1.0, filled), passes, apart)
-    return _of_rows(distribution, height, tail_m(config))
+    return _of_rows(distribution, height, tail_m(config), extra_m(config))
 
 
 @lru_cache(maxsize=4096)
-def _of_rows(distribution: RowDistribution, height: int, most: int) -> _Tiles:
+def _of_rows(distribution: RowDistribution, height: int, most: int, extra: int) -> _Tiles:
     """
-    Return the tiles of so many rows, whose tails of up to `most` rows are swapped. Those of groups
-    without a whole block were not measured, and count as blocks.
+    Return the tiles of `height` rows, a group's last one with up to `extra` rows more, whose tails
+    of up to `most` rows are swapped. Tails of groups without a whole block were not measured, and
+    count as blocks. Extra rows count as a tail, in a tile that is more than full.
     """
-    count = sum(-(-rows // height) for rows in distribution.rows)
+    count = sum(-(-max(1.0, rows - extra) // height) for rows in distribution.rows)
     parts = sum(-(-rows // 64) for rows in distribution.rows)
     tails = [rows % 64 for rows in distribution.rows if rows > 64 and 0 < rows % 64 <= most]
     all_rows = count * height
     return _Tiles(
         count * distribution.times,
-        min(1.0, parts * 64 / all_rows),
+        parts * 64 / all_rows,
         tails=len(tails) * 64 / all_rows,
         tail_rows=sum(-(-rows // 8) * 8 for rows in tails) / all_rows,
     )
@@ -167,7 +168,7 @@ class Work(NamedTuple):
 
     Attributes:
         k_blocks: K-blocks of a tile.
-        filled: Part of the tiles that has rows, in blocks of 64.
+        filled: Part of the tiles that has rows, in blocks of 64; above 1 with extra rows.
         clusters: Tiles, counted by clusters.
         slots: Clusters at work at a time.
         crossing: Bytes that cross DRAM at least.
