@@ -78,7 +78,8 @@ def resolve(f: Fragment, at: int, space: str, addresses: Integers) -> tuple[str,
 
 def generic(f: Fragment, space: str, addresses: Integers) -> NDArray[np.int64]:
     """
-    Return addresses of a state space as generic ones, which are different for different devices.
+    Return generic addresses for those of a state space; a place in a peer's memory gets the address
+    that its owner uses.
     """
     found = addresses.astype(np.int64)
     return found + SHARED_WINDOW if space == SHARED else f.machine.memory.at_home(found)
@@ -92,7 +93,7 @@ def shared_parts(
     threads: NDArray[np.int64] | slice,
 ) -> Iterator[Part]:
     """
-    Yield shared accesses, sorted by the CTA whose memory they are to.
+    Yield the accesses to each CTA's shared memory, by rank.
 
     Args:
         f: The fragment that executes the instruction.

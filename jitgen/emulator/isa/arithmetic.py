@@ -64,7 +64,7 @@ def _float_only(builder: Builder, instruction: Instruction) -> None:
 
 
 def _is_elsewhere(builder: Builder, instruction: Instruction) -> bool:
-    """Translate what is not arithmetic of integers; return whether that was the case."""
+    """Translate an instruction of floating-point or packed types; return whether it was one."""
     kind = instruction.parts[-1]
     if packed.is_mixed(instruction):
         packed.emit_mixed(builder, instruction)
@@ -76,7 +76,7 @@ def _is_elsewhere(builder: Builder, instruction: Instruction) -> bool:
 
 
 def _wide(kind: str) -> str:
-    """Return the type of twice the width."""
+    """Return the integer type of twice the width of `kind`."""
     if width(kind) == 64:
         raise Unsupported(f"a result wider than {kind}")
     return f"{kind[0]}{2 * width(kind)}"
@@ -175,5 +175,5 @@ def quotient(a: Integers, b: Integers) -> Integers:
 
 
 def remainder(a: Integers, b: Integers) -> Integers:
-    """Return what `quotient` leaves, with the sign of `a`; `a` where `b` is 0."""
+    """Return ``a - quotient(a, b) * b``, which has the sign of `a`; `a` where `b` is 0."""
     return np.where(b == 0, a, a - quotient(a, b) * b)

@@ -45,7 +45,11 @@ def _exact(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str], U
 
 
 def _in_halves(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str], Update]:
-    """As `_exact`, for f16 and bf16, which may be packed: `function` gets float32 values."""
+    """
+    Return a function that makes an update of f16 or bf16, also packed, from the name of a type.
+
+    The update is `function` of the old value and the operand, both as float32.
+    """
 
     def make(kind: str) -> Update:
         name = kind.removesuffix("x2")
@@ -62,7 +66,11 @@ def _in_halves(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str
 
 
 def _bits(function: Callable[[Integers, Integers, Integers], Integers]) -> Callable[[str], Update]:
-    """As `_exact`, for a `function` of the old value and both operands, all of them unsigned."""
+    """
+    Return a function that makes an update, the same for every type.
+
+    The update is `function` of the old value and both operands, all of them unsigned.
+    """
 
     def make(kind: str) -> Update:
         del kind

@@ -3,7 +3,8 @@
 Atomic updates of memory: ``atom``, which returns what was there, and ``red``, which does not.
 
 Threads of one instruction that update the same place do so one after another, in the order of their
-numbers or, in random modes, in any. Floating-point sums are rounded after each.
+numbers, in the reverse order or, in random modes, in any. Floating-point sums are rounded after
+each.
 
 PTX ISA, sections "atom" and "red".
 """
@@ -50,7 +51,7 @@ class Atomic:
     Attributes:
         space: State space.
         width: Bytes of an element.
-        order: As of `ordering.order_of`.
+        order: Memory order and scope, as `ordering.order_of` returns them.
         update: Computes the new values.
         returns: The old values are wanted.
     """
@@ -64,7 +65,7 @@ class Atomic:
 
 def atomic_of(instruction: Instruction) -> Atomic:
     """
-    Return the meaning of an opcode.
+    Return the modifiers of an ``atom`` or ``red``.
 
     Raises:
         Unsupported: A modifier, operation or type is not known.
@@ -140,7 +141,7 @@ def apply(
         addresses: [n] or a scalar.
         atomic: The operation.
         first: For each element of a vector the operand, unsigned [n] or a scalar.
-        second: The other operands of a comparison; else None.
+        second: Of ``.cas`` the values to store, in the form of `first`; else None.
 
     Returns:
         The old values, unsigned [elements, n], or the wait of threads that spin.
@@ -208,7 +209,13 @@ def _flat(f: Fragment, values: Vector, threads: NDArray[np.int64]) -> Integers:
 
 
 def _update_shared(f: Fragment, at: int, job: _Job) -> tuple[Integers, Integers, Integers]:
-    """Update shared memory; see `_update_global`."""
+    """
+    Update shared memory.
+
+    Returns:
+        The value that each update reads [k], and the values of its place before and after all
+        updates [k].
+    """
     width_, scope = job.atomic.width, scope_of(job.atomic.order)
     seen, found, left = (np.empty_like(job.first) for _ in range(3))
     for part in shared_parts(f, at, job.addresses, width_, job.threads):

@@ -106,7 +106,7 @@ def wait(builder: Builder, instruction: Instruction) -> None:
 
 
 def _operands(issue: Issue, places: tuple[PerThread, PerThread, PerThread]) -> tuple[int, int, int]:
-    """Return destination, source and size of a thread's copy, checked."""
+    """Return destination, source and size of a thread's copy; fault if one is no multiple of 16."""
     to, origin, size = (issue.of(operand) for operand in places)
     for what, number in (("destination", to), ("source", origin), ("size", size)):
         issue.check_aligned(what, number, ALIGNMENT)
@@ -164,7 +164,7 @@ def share_bytes(
 def _share(
     issue: Issue, target: Target, place: Placement, origin: int, reduction: Reduction | None
 ) -> None:
-    """Copy between shared memories; the barrier's agent reads and writes."""
+    """Copy or reduce between shared memories, as accesses of the barrier's agent."""
     f, at, barrier = issue.f, issue.at, target.barrier
     shared, own = target.cta.shared, f.cta.shared
     assert isinstance(place.where, slice)
@@ -241,8 +241,8 @@ def wait_group(
     is_read: bool = False,
 ) -> None:
     """
-    Complete all groups of each thread except the latest `keep`, or with `is_read` only read their
-    sources.
+    Complete all groups of each thread except the latest `keep`; with `is_read` the thread is
+    ordered only after the reads of their sources.
     """
     clocks = f.cluster.clocks
     for agent, unit in _units(f, mask):

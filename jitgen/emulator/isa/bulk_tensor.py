@@ -9,9 +9,9 @@ its addresses. What is out of bounds is filled when it is loaded and left out wh
 counts for the mbarrier.
 
 The PTX ISA does not say it, but hardware does: the innermost coordinate of a box must be a multiple
-of 16 bytes, or the copy ends in an illegal instruction. It does say that of types that are padded
-it is a multiple of 128 elements, and that what a copy adds as padding is uninitialised: it is made
-`DIRT` here.
+of 16 bytes, or the copy ends in an illegal instruction. For types that are padded the PTX ISA says
+that this coordinate is a multiple of 128 elements, and that the padding which a copy adds is
+uninitialised: its bytes are `DIRT` here.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def store_boxes(
     coordinates: Numbers,
     operation: str | None,
 ) -> None:
-    """Store, or add by `operation`, a box for the threads under the mask; see `load_boxes`."""
+    """Store, or reduce by `operation`, a box for the threads under the mask; see `load_boxes`."""
     check_global(f, at, mask)
     for issue in issues(f, at, mask, (maps, sources, *coordinates)):
         source = issue.of(sources)

@@ -57,7 +57,7 @@ class Target:
     Attributes:
         cta: Whose shared memory.
         barrier: The barrier that it signals; for a pair of CTAs perhaps the other CTA's.
-        by: The knowledge of the issuing agent about the barrier when it issued the copy.
+        by: The `Signaller` of the issuing agent at the issue.
     """
 
     cta: Cta
@@ -193,8 +193,8 @@ class Issue:
         Copy to shared memory and signal mbarriers.
 
         Args:
-            targets: Where to.
-            place: Where there.
+            targets: Where the data goes, and what it signals.
+            place: Place of the data in the shared memory of each target.
             size: Bytes that each barrier counts.
             fetch: Returns the bytes to copy; called when the copy is done.
         """
@@ -220,7 +220,7 @@ class Issue:
         Copy from the CTA's shared memory to global memory, in the thread's open bulk group.
 
         Args:
-            place: Where from.
+            place: Place of the data in shared memory.
             size: Bytes that are copied.
             write: Takes these bytes when the copy is done.
         """

@@ -57,7 +57,7 @@ def _prmt(builder: Builder, instruction: Instruction) -> None:
 
 @cache
 def _fixed(selector: int) -> Bits:
-    """Return the places of a selector that is known when the program is translated."""
+    """Return the byte places that a literal selector of prmt names."""
     return nibbles(np.asarray(selector, np.uint32))
 
 
@@ -106,7 +106,7 @@ def _dot(builder: Builder, instruction: Instruction) -> None:
 
 
 def dot_4(a: Bits, b: Bits, c: Bits) -> Bits:
-    """Return c and the products of four bytes of `a` and `b`, signed as their arrays are."""
+    """Return `c` plus the summed products of the bytes of `a` and `b`, signed as arrays are."""
     parts = [_part(a, 8 * i, 8) * _part(b, 8 * i, 8) for i in range(4)]
     products: NDArray[np.int64] = np.add.reduce(parts)
     total: Bits = c + products.astype(c.dtype)
@@ -114,7 +114,7 @@ def dot_4(a: Bits, b: Bits, c: Bits) -> Bits:
 
 
 def dot_2(a: Bits, b: Bits, c: Bits) -> Bits:
-    """Return c and the products of two halves of `a` and the two low bytes of `b`."""
+    """Return `c` plus the summed products of the halves of `a` and the two low bytes of `b`."""
     parts = [_part(a, 16 * i, 16) * _part(b, 8 * i, 8) for i in range(2)]
     products: NDArray[np.int64] = np.add.reduce(parts)
     total: Bits = c + products.astype(c.dtype)

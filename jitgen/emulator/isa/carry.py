@@ -50,7 +50,7 @@ def _product_and_sum(builder: Builder, instruction: Instruction) -> None:
 
 
 def _carry_in(builder: Builder, instruction: Instruction) -> str:
-    """Return the expression of what ``addc``, ``subc`` and ``madc`` add; others add nothing."""
+    """Return the expression of the carry into ``addc``, ``subc``, ``madc``; else ``False``."""
     if not instruction.parts[0].endswith("c"):
         return "False"
     if builder not in _carrying:

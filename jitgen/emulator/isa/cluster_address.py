@@ -2,7 +2,7 @@
 """
 Shared addresses of other CTAs of the cluster.
 
-PTX ISA, sections "mapa" and "getctarank". A shared address holds the CTA's rank above bit 24.
+PTX ISA, sections "mapa" and "getctarank". A shared address holds the CTA's rank from bit 24 on.
 """
 
 from __future__ import annotations

@@ -44,7 +44,10 @@ _FLOAT_COMPARISONS = {
 
 @emits("setp")
 def _setp(builder: Builder, instruction: Instruction) -> None:
-    """Compare, and combine with a predicate: p gets the result, q what its opposite gives."""
+    """
+    Translate setp: p gets the comparison and q its opposite, or of packed types p the lower and q
+    the upper lane's; each is combined with a predicate if there is one.
+    """
     kind = instruction.parts[-1]
     condition = _comparison(builder, instruction, kind, types=1)
     registers = instruction.operands[0].split("|")

@@ -89,7 +89,7 @@ def fence(builder: Builder, instruction: Instruction) -> None:
 
 
 def fence_memory(f: Fragment, at: int, mask: Mask, scope: Scope) -> None:
-    """Remember what the warps know, for their later relaxed arrivals."""
+    """Execute a memory fence in the warps; from ``.gpu`` on it also delivers stores to peers."""
     f.cluster.clocks.fence(f.selected_warps(mask), scope)
     if scope >= Scope.GPU:
         f.machine.memory.settle()
@@ -106,8 +106,7 @@ def _emit_map_fence(builder: Builder, instruction: Instruction) -> None:
 
 def acquire_map(f: Fragment, at: int, mask: Mask, addresses: PerThread) -> None:
     """
-    Make the tensor map visible to the tensor map proxy, as the threads know it, for copies that
-    these threads issue later.
+    Execute an acquire of each thread's tensor map in its warp, for later copies through the map.
     """
     for thread in f.selected(mask).tolist():
         address = int(f.spread(addresses)[thread])
@@ -115,7 +114,7 @@ def acquire_map(f: Fragment, at: int, mask: Mask, addresses: PerThread) -> None:
 
 
 def release_maps(f: Fragment, at: int, mask: Mask) -> None:
-    """Release the threads' knowledge of tensor maps, for threads that acquire them."""
+    """Execute a release of the tensor map proxy in the warps, for threads that acquire maps."""
     for agent in f.selected_warps(mask).tolist():
         f.machine.memory.maps.release(f.cluster.clocks, agent)
 

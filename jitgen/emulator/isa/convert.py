@@ -93,7 +93,7 @@ def _range(kind: str) -> tuple[int, int]:
 
 @cache
 def _limits(target: str, *, is_wide: bool) -> Limits:
-    """Return the limits of conversions to an integer type."""
+    """Return the limits of conversions to an integer type, from f64 if `is_wide`."""
     low, high = _range(target)
     dtype = np.dtype(f"{'i' if target[0] == 's' else 'u'}{width(target) // 8}").type
     is_odd = is_wide or width(target) == 64
@@ -107,7 +107,7 @@ def to_integers(values: Numbers, rounding: str, limits: Limits) -> Numbers:
 
     Args:
         values: float32 or float64.
-        rounding: A key of `ROUNDINGS`; nothing is rounded toward zero.
+        rounding: A key of `ROUNDINGS`; ``""`` rounds toward zero.
         limits: Smallest and largest integer, and the result for NaN.
     """
     whole = np.asarray(ROUNDINGS[rounding or "rz"](values), np.float64)

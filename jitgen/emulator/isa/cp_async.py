@@ -78,7 +78,7 @@ def copy(
         targets: Shared addresses, [n] or a scalar.
         sources: Global addresses, likewise.
         size: Bytes that are written.
-        read: Bytes of them that are read, likewise; zeros stand for the others.
+        read: Bytes of them that are read, likewise; zeros are written for the others.
 
     Raises:
         MachineFault: Out of bounds or not aligned.

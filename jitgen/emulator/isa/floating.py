@@ -36,7 +36,7 @@ _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 def emit(builder: Builder, instruction: Instruction) -> None:
-    """Translate an operation of `FUNCTIONS` in f32 or f64."""
+    """Translate an operation in f32 or f64."""
     operation, kind = instruction.parts[0], instruction.parts[-1]
     found = modifiers(instruction, _KNOWN)
     values = sources(builder, instruction, kind)
@@ -88,7 +88,7 @@ def function(operation: str, kind: str, found: frozenset[str]) -> Callable[..., 
 
 
 def _choice(choose: Callable[..., Floats], found: frozenset[str]) -> Callable[..., Floats]:
-    """Return min or max, of two numbers or of three."""
+    """Return min or max of two or three arrays, with the modifiers `found`, as a function."""
 
     def chosen(*values: Floats) -> Floats:
         magnitudes = [np.abs(x) for x in values] if "abs" in found else values

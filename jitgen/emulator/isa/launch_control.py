@@ -71,7 +71,7 @@ def first_index(builder: Builder, instruction: Instruction) -> None:
 
 
 def index_along(answer: NDArray[np.uint64], axis: str) -> NDArray[np.uint32]:
-    """Return the index of the cancelled cluster's first CTA along an axis, of low halves [n]."""
+    """Return the first CTA's index along an axis, from the low halves [n] of answers."""
     shift, mask = _FIELDS[axis]
     index: NDArray[np.uint64] = answer >> np.uint64(shift) & np.uint64(mask)
     return index.astype(np.uint32)
@@ -116,6 +116,6 @@ def cancel(
 
 
 def _answer(index: tuple[int, int, int] | None) -> NDArray[np.uint8]:
-    """Return the 16 bytes that tell of a cancelled cluster, or that there was none."""
+    """Return the 16 bytes of an answer: the cancelled cluster's index, or that there was none."""
     x, y, z = index or (0, 0, 0)
     return np.frombuffer(struct.pack("<IHHQ", x, y, z, index is not None), np.uint8)

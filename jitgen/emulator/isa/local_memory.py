@@ -51,7 +51,7 @@ def fetch(f: Fragment, at: int, addresses: Integers, width: int, threads: Thread
 
 
 def put(f: Fragment, at: int, addresses: Integers, data: Bytes, threads: Threads) -> None:
-    """Store bytes [k, width] of threads; see `fetch`."""
+    """Store bytes [k, width] in the threads' local memories; raise what `fetch` does."""
     places = _places(f, at, addresses, data.shape[1], threads)
     f.cta.local[places] = data
     f.cta.local_written[places] = True

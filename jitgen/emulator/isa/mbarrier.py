@@ -5,9 +5,9 @@ mbarrier objects: how they are made and end, arrivals and transactions.
 From mbarrier.init to mbarrier.inval the eight bytes are a barrier: another init of it is undefined,
 and so is any other access to them (`jitgen.emulator.machine.live_barriers`).
 
-PTX ISA, section "Parallel Synchronization and Communication Instructions: mbarrier". All threads
-of a fragment that name one barrier arrive there at once. The state that an arrival returns is
-opaque in PTX; here it is the number of completed phases above bit 20, pending arrivals below.
+PTX ISA, section "Parallel Synchronization and Communication Instructions: mbarrier". All threads of
+a fragment that name one barrier arrive there at once. The state that an arrival returns is opaque
+in PTX; here it is the number of completed phases from bit 20 on, pending arrivals below.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def group_threads(
     f: Fragment, at: int, mask: Mask, addresses: PerThread, what: Use = Use.SIGNAL
 ) -> Iterator[Group]:
     """
-    Yield the threads under the mask by the barrier that they name, which they use in one way.
+    Yield the threads under the mask in groups that name one barrier, which all use as `what` says.
 
     Raises:
         MachineFault: As `use` does.
@@ -162,7 +162,7 @@ class Arrival:
         has_bytes: The operand is bytes that the phase expects more (and the arrivals are 1); else
             it is the number of arrivals.
         is_relaxed: Whether it releases only accesses before the last fence.
-        may_complete: The phase may be complete by it.
+        may_complete: Whether the arrival may complete the phase, as without .noComplete.
         is_dropped: Later phases expect one arrival less.
     """
 

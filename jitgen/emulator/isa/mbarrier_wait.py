@@ -69,7 +69,7 @@ class Form:
 @dataclass(frozen=True, slots=True)
 class _Awaited:
     """
-    A phase.
+    A phase for which threads wait.
 
     Attributes:
         barrier: The barrier of the phase.

@@ -76,13 +76,13 @@ class Transfer:
 
     @cached_property
     def scope(self) -> Scope:
-        """Its scope, unless it is weak."""
+        """Scope of the transfer's order; without meaning if that is weak."""
         return scope_of(self.order)
 
 
 def transfer_of(instruction: Instruction, names: list[str]) -> Transfer:
     """
-    Return what an opcode says.
+    Return the modifiers of a load or store.
 
     Args:
         instruction: A load or store.
@@ -178,7 +178,7 @@ def wait_if_spinning(f: Fragment, at: int, found: bytes) -> Wait | None:
     Args:
         f: The fragment that executes the instruction.
         at: The instruction, at which its block starts.
-        found: The memory of the addresses.
+        found: The bytes that were loaded.
     """
     machine, stamp = f.machine, f.machine.timeline.events
     if not f.is_spinning(at, stamp, found):
@@ -411,4 +411,4 @@ def _store_shared(
 
 @emits("prefetch", "prefetchu")
 def prefetch(builder: Builder, instruction: Instruction) -> None:
-    """``prefetch.global.L2 [address]``: what it changes is time."""
+    """Do nothing for ``prefetch.global.L2 [address]``, as there is no cache."""

@@ -66,7 +66,7 @@ class Form:
         depth: K.
         d, a, b, c: Types; e2m1 is ``"e2m1.byte"`` where it is alone in its byte.
         num_scales: Scales of a row of A or a column of B; 0 without scales.
-        scale: Their type.
+        scale: Type of the scales.
         is_saturating: Whether integer sums saturate to int32; otherwise they wrap around.
     """
 
@@ -232,7 +232,7 @@ def _factors(
         at: The instruction.
         form: How many scales of which type.
         scales: The register that holds them, the byte and the thread of a quad to begin with.
-        lanes: See `_LANES_A`. For A thread 1 stands for the other two threads of a quad.
+        lanes: `_LANES_A` or `_LANES_B`. For A, thread 1 names the other two threads of a quad.
     """
     words, first, thread = (f.spread(operand) for operand in scales)
     if (first != first[0]).any() or (thread != thread[0]).any():

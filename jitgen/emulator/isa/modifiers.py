@@ -80,5 +80,5 @@ def sources(builder: Builder, instruction: Instruction, *types: str) -> list[str
 
 
 def define(builder: Builder, instruction: Instruction, expression: str, type_name: str) -> None:
-    """Assign to the first operand, which is not a pair ``d|p``, under the instruction's guard."""
+    """Assign `expression` to the first operand, no pair ``d|p``, under the instruction's guard."""
     builder.define(instruction.operands[0], expression, type_name, instruction)

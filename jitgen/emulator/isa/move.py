@@ -2,8 +2,9 @@
 """
 Moves: between registers, of parts of a register, of addresses between state spaces.
 
-A generic address is the shared or global address itself: shared memory lies below 2^32, where no
-memory of the host is, so that conversions change nothing.
+A generic address of global or local memory or of a parameter is the address itself. That of shared
+memory, if it has 64 bits, is the shared address plus `SHARED_WINDOW`, so only conversions of these
+change the number.
 
 Source: PTX ISA, sections "mov", "cvta" and "isspacep".
 """

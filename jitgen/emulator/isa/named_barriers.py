@@ -130,7 +130,7 @@ def _arrive(
 def arrive_only(
     f: Fragment, at: int, mask: Mask, numbers: PerThread, counts: PerThread | None, is_aligned: bool
 ) -> None:
-    """Arrive for the threads under the mask."""
+    """Arrive for the threads under the mask, which do not wait."""
     for group in _groups(f, mask, numbers):
         _arrive(f, at, group, (counts, is_aligned, False))
 
@@ -158,7 +158,7 @@ def arrive_and_wait(
 
 
 def _until(at: int, barrier: NamedBarrier, generation: int, then: int) -> Outcome:
-    """Return the wait for the end of a generation."""
+    """Return the wait for the end of a generation, or `then` if it has ended."""
     if barrier.generation > generation:
         return then
     return Wait(
@@ -268,8 +268,11 @@ def arrive_with_value(
     values: PerThread,
 ) -> tuple[Split | None, NDArray[np.bool_]]:
     """
-    Arrive with a value. When the barrier is complete, this is executed again, and returns the value
-    that all arrivals give together.
+    Arrive with a value, and execute this again when the barrier is complete.
+
+    Returns:
+        What the block function is to return at once, None when the barrier is complete; and then
+        the values of all threads that arrived.
     """
     groups = _groups(f, None, numbers)
     if len(groups) > 1:

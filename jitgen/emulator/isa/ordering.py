@@ -68,13 +68,13 @@ def release(
     f: Fragment, addresses: NDArray[np.int64], agents: NDArray[np.int64], order: str, *, adds: bool
 ) -> None:
     """
-    Release the knowledge of threads at addresses.
+    Release the clocks of the threads' warps at addresses.
 
     Args:
         f: The fragment that executes the instruction.
         addresses: The address to which each thread writes [k].
         agents: The warp of each thread [k].
-        order: Not weak. A relaxed write releases what its warp knew at its last fence.
+        order: Not weak. A relaxed write releases the clock that its warp had at its last fence.
         adds: The write is an update, which hands on what was released there before.
     """
     clocks, scope, order = f.cluster.clocks, scope_of(order), order.partition(".")[0]
@@ -111,7 +111,7 @@ def release(
 
 
 def _between_clusters(f: Fragment, addresses: NDArray[np.int64]) -> dict[int, Given]:
-    """Return the table of releases between clusters; None for addresses in shared memory."""
+    """Return the table of releases between clusters; empty for addresses in shared memory."""
     return f.machine.memory.flags if int(addresses[0]) < SHARED_WINDOW else {}
 
 

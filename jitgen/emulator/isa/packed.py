@@ -164,7 +164,7 @@ def lanewise(
 
 
 def _on_lanes(operation: str, kind: str, found: frozenset[str]) -> Callable[..., Numbers]:
-    """Return the function of lanes, which are float32 for the coded types."""
+    """Return the function that computes an operation on lanes; f16 and bf16 lanes are float32."""
     if kind in _CODED and operation == "fma":
         return _fma_unrounded
     if kind in (*_CODED, "f32") and operation in _FLOATING:

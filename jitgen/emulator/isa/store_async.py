@@ -132,13 +132,13 @@ def store_async(
 
 
 def _are_apart(offsets: NDArray[np.int64], size: int) -> bool:
-    """Return whether no two of stores of `size` bytes at `offsets` [k] overlap."""
+    """Return whether no two stores of `size` bytes at `offsets` [k] overlap."""
     ascending = np.sort(offsets)
     return not np.count_nonzero(ascending[1:] - ascending[:-1] < size)
 
 
 def _bytes(offsets: NDArray[np.int64], size: int) -> Where:
-    """Return `size` bytes from each of `offsets` [k], [k, size]; a slice if they are adjacent."""
+    """Return the offsets [k, size] of `size` bytes from each of `offsets`; a slice if adjacent."""
     first, number = int(offsets[0]), len(offsets)
     if number == 1 or not np.count_nonzero(offsets != first + size * np.arange(number)):
         return slice(first, first + size * number)
@@ -164,6 +164,6 @@ def _reduce(
 
 
 def _finish(put: Callable[[], None], signal: Callable[[], None]) -> None:
-    """Do one store, then signal."""
+    """Do stores or a reduction, then signal."""
     put()
     signal()

@@ -244,7 +244,8 @@ def _give_back(f: Fragment, at: int, request: Request) -> None:
 
 def _end_loads(f: Fragment, at: int, cta: Cta, agent: int) -> None:
     """
-    Take loads for done that come before the deallocation, though their warps did not wait for them.
+    Count loads before the deallocation as complete, though their warps did not wait for them, with
+    a warning.
 
     Only a wait orders *memory accesses* after a load. The PTX ISA does not say what else must be
     complete before memory is freed, and there are kernels that load, use the registers, meet at a

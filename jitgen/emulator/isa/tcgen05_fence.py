@@ -79,7 +79,7 @@ def wait(builder: Builder, instruction: Instruction) -> None:
 
 def refuse_guard(instruction: Instruction) -> None:
     """
-    Refuse a guard: all threads of a warp execute these together, so compilers branch around them.
+    Refuse a guard: all threads of a warp execute the instruction, so compilers branch around it.
     """
     if instruction.guard is not None:
         raise Unsupported("a guard")

@@ -134,7 +134,7 @@ class Copy:
 
     Attributes:
         f, at: The fragment that issued it, and the index of the instruction.
-        ctas: CTAs that copy.
+        ctas: Number of CTAs that copy, 1 or 2.
         offsets: Bytes in shared memory, without padding [rows, bytes].
         cells: Words of tensor memory.
         shape: The shape of the copied part.
@@ -148,7 +148,7 @@ class Copy:
     shape: CopyShape
 
     def run(self) -> None:
-        """Copy."""
+        """Copy the bytes to tensor memory, in each CTA."""
         for cta in group_of(self.f, self.at, self.ctas):
             raw = cta.shared.take(self.f, self.at, self.offsets)
             each = matrix_elements.in_bytes(np.ascontiguousarray(raw), self.shape.bits)

@@ -72,7 +72,8 @@ def mma(builder: Builder, instruction: Instruction) -> None:
 
 def _form(builder: Builder, instruction: Instruction, rest: list[str]) -> tuple[Form, list[str]]:
     """
-    Return the parts of the opcode, and the operands after the descriptor that it does not use.
+    Return the parts of the opcode, and the operands after the instruction descriptor without the
+    number that scales the accumulator.
     """
     name = _only(instruction, "kind::").removeprefix("kind::")
     if name not in KINDS:
@@ -98,7 +99,7 @@ def _form(builder: Builder, instruction: Instruction, rest: list[str]) -> tuple[
 
 
 def _collector(instruction: Instruction) -> str:
-    """Return what an instruction does with the collector buffer."""
+    """Return the word for what an instruction does with the collector buffer, as ``fill``."""
     found = (part for part in instruction.parts if part.startswith(_COLLECTOR))
     return next(found, _COLLECTOR + DISCARD).removeprefix(_COLLECTOR)
 

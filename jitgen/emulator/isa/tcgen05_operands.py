@@ -88,7 +88,7 @@ class Operands:
 @dataclass(frozen=True, slots=True)
 class Share:
     """
-    The part of one CTA.
+    What one CTA accesses for an instruction.
 
     Attributes:
         cta: The CTA.
@@ -220,7 +220,7 @@ def check_scale_addresses(job: Job) -> None:
 
     The descriptor says which byte of a word comes first. Compilers keep it in bits 30 and 31 of the
     address as well, and copy it from there: the PTX ISA does not say what these bits do, so that
-    other ones are a warning. Lanes between have no meaning.
+    other ones are a warning. The bits between name a lane, which must be 0.
 
     Raises:
         MachineFault: An address names a lane.

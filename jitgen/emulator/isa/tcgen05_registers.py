@@ -69,7 +69,7 @@ class Shape:
 @lru_cache(maxsize=256)
 def shape_of(name: str, registers: int, *, is_packed: bool, second: int = 0) -> Shape:
     """
-    Return a shape.
+    Return the shape of a tcgen05.ld or tcgen05.st.
 
     Args:
         name: ``"32x32b"``, ...
@@ -142,7 +142,7 @@ class Part:
     warps: NDArray[np.int64]
 
     def turned(self, registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """Return registers [registers, k] as the words lie, or words as registers do."""
+        """Return registers or words, transposed to the order of the other if `is_turned`."""
         return registers.T.copy() if self.is_turned else registers
 
 
@@ -155,7 +155,7 @@ def _parts(f: Fragment, at: int, addresses: PerThread, shape: Shape) -> tuple[Pa
 @lru_cache(maxsize=256)
 def _parts_at(numbers: bytes, of_warps: bytes, shape: Shape) -> tuple[Part, ...]:
     """
-    Return what `_parts` returns, from the threads of a fragment and the addresses of its warps.
+    Return the parts of a fragment, from its threads and the addresses of its warps.
 
     Args:
         numbers: Numbers of the threads, ascending, int64 [n].
@@ -223,7 +223,7 @@ def _started(f: Fragment, at: int, kind: str) -> tuple[NDArray[np.int64], NDArra
 
 
 def load(f: Fragment, at: int, addresses: PerThread, shape: Shape) -> Registers:
-    """Return the registers, uint32 [registers, n]."""
+    """Load from tensor memory; return the registers, uint32 [registers, n]."""
     found = []
     agents, epochs = _started(f, at, LOAD_UNIT)
     for agent, unit, epoch in zip(f.agents.tolist(), agents.tolist(), epochs.tolist(), strict=True):
@@ -242,7 +242,7 @@ def load(f: Fragment, at: int, addresses: PerThread, shape: Shape) -> Registers:
 def store(
     f: Fragment, at: int, addresses: PerThread, shape: Shape, values: list[PerThread]
 ) -> None:
-    """Write registers, each a scalar or [n]."""
+    """Write registers, each a scalar or [n], to tensor memory."""
     registers = np.stack([f.spread(value) for value in values])
     if shape.is_packed:
         registers = np.stack([registers & _HALF_MASK, registers >> _HALF_BITS])

@@ -41,7 +41,7 @@ class Issue:
         f: The fragment of that thread.
         at: The instruction.
         unit: The unit that executes it.
-        done: The epoch up to which the thread knows that the unit's work is over.
+        done: The epoch up to which the thread is ordered after the unit's work.
     """
 
     f: Fragment
@@ -98,7 +98,8 @@ class Issue:
 
 def issue(f: Fragment, at: int, thread: int, kind: str = KIND) -> Issue:
     """
-    Return an issue by a thread, 0..n-1 of the fragment's; its unit knows what `known` returns.
+    Return an issue by a thread, 0..n-1 of the fragment's; its unit acquires the clock that `known`
+    returns.
 
     Args:
         f: The fragment that executes the instruction.
@@ -116,7 +117,7 @@ def issue(f: Fragment, at: int, thread: int, kind: str = KIND) -> Issue:
 
 
 def issue_by_warps(f: Fragment, at: int, kind: str) -> list[AsyncUnit]:
-    """Let each warp of the fragment issue work of a unit of its own, as `issue` does."""
+    """Let each warp issue work of its own unit, as `issue` does; return the units."""
     if f.machine.tensor_opcodes & {BEFORE, AFTER}:
         return [issue(f, at, thread, kind).unit for thread in f.warp_starts.tolist()]
     units = [f.cta.unit(kind, warp) for warp in f.warps.tolist()]

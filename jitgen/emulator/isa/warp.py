@@ -98,7 +98,7 @@ def meet(
 
 
 def is_all_alive(f: Fragment, agent: int, members: int) -> bool:
-    """Return whether a member mask names as many lanes as live in a warp."""
+    """Return whether a member mask names at least as many lanes as live in a warp."""
     return members.bit_count() >= int(f.cta.live[agent - f.cta.agent0])
 
 
@@ -234,7 +234,7 @@ def shuffle_lanes(
 
 
 def _sources(mode: str, b: Table, c: Table) -> tuple[Table, Votes]:
-    """Return the lane that each reads, and whether it is in its segment; operands [..., 32]."""
+    """Return the lane that each lane reads, and if that is in its segment; operands [..., 32]."""
     segments, b = c >> 8 & 31, b & 31
     first = LANES & segments
     last = first | (c & 31 & ~segments)

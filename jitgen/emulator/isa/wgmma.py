@@ -99,7 +99,7 @@ def wait_group(builder: Builder, instruction: Instruction) -> None:
 
 
 def _refuse_guard(instruction: Instruction) -> None:
-    """Refuse a guard: four warps execute these together, so compilers branch around them."""
+    """Refuse a guard: four warps execute the instruction, so compilers branch around it."""
     if instruction.guard is not None:
         raise Unsupported("a guard")
 
@@ -186,7 +186,7 @@ def _parts(
     f: Fragment, at: int, product: Product, b: PerThread, is_added: PerThread
 ) -> Iterator[_Part]:
     """
-    Yield the warps that can be multiplied at once.
+    Yield the warps whose products can be computed at once, as one part each time.
 
     Where products are deferred, warpgroups are apart, since each waits for its own.
     """

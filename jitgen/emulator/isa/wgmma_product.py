@@ -52,7 +52,7 @@ _INT32 = np.iinfo(np.int32)
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
     """
-    An instruction.
+    A decoded wgmma.mma_async.
 
     Attributes:
         target: The accumulators.

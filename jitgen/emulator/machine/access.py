@@ -28,8 +28,9 @@ class Access:
         kind: READ, WRITE, RELAXED_READ or RELAXED_WRITE.
         agents: Who: one for all granules, or for each [k].
         epochs: When, by the agents' clocks; as `agents`.
-        rows: Agents whose knowledge counts; as `agents`. For ordinary accesses these are the agents
-            themselves, for asynchronous work the warp that started it.
+        rows: The agents that must be ordered after earlier accesses; as `agents`. For ordinary
+            accesses these are the agents themselves, for asynchronous work the warp that started
+            it.
         is_joint: Every one of `agents` [m], ascending, with `epochs` [m] and `rows` [m], accesses
             every granule. READ only.
         is_async: Through the async proxy, which sees ordinary writes only after a proxy fence. The

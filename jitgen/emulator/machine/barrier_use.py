@@ -69,7 +69,7 @@ def use(
         at: The instruction.
         address: Of the barrier.
         agents: The warps [k] of the threads that use it; one that initialises or ends it.
-        what: A text of their action.
+        what: How they use it.
         count: Arrivals of a phase, of one that is initialised.
 
     Raises:

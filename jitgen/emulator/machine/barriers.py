@@ -41,8 +41,8 @@ class MBarrier:
     """
     An mbarrier: the state of eight bytes of shared memory after mbarrier.init.
 
-    A phase is complete when no arrival and no transaction is pending. Instructions get it from
-    `jitgen.emulator.machine.barrier_use`, which checks the rules.
+    A phase is complete when no arrival and no transaction is pending. Instructions get mbarriers
+    from `jitgen.emulator.machine.barrier_use`, which checks the rules.
 
     Attributes:
         cta, offset: Its CTA, and its offset in shared memory.
@@ -50,12 +50,13 @@ class MBarrier:
         pending: Arrivals that this phase lacks.
         transactions: Bytes that this phase expects and has not got; may be negative for a while.
         phase: Completed phases.
-        transfer_phase: Completed phases after the last one that got bytes; 0 if none did.
-        agent: The clock agent that stands for the bulk copies which signal it: what they write in
-            the phase `phase` has the epoch ``phase + 1``.
+        transfer_phase: Number of phases that were complete after the last one that got bytes; 0 if
+            none did.
+        agent: The clock agent of the bulk copies which signal it: what they write in the phase
+            `phase` has the epoch ``phase + 1``.
         clock: The clock that a successful wait acquires.
         at: Index of the instruction that initialised it.
-        initialised_by: That warp's agent and epoch.
+        initialised_by: Agent of the warp that initialised it, and its epoch then.
         fences: Epochs of the first fences after that, by the agents that executed them: what the
             async proxy needs to see a barrier.
         phases: The phases that agents have seen complete.
@@ -101,8 +102,8 @@ class MBarrier:
             f: The fragment that executes the instruction.
             at: The instruction.
             number: How many.
-            clock: See above.
-            by: What was known when they were issued.
+            clock: The clock that they release; None if there is none.
+            by: The `Signaller` of their issuer at the issue.
             direct: The warps whose threads arrive [k]; None: work that they started does.
 
         Raises:
@@ -130,8 +131,8 @@ class MBarrier:
 
     def complete(self, f: Fragment, at: int, number: int, by: Signaller, times: int = 1) -> None:
         """
-        Count `number` bytes as arrived, `times` times; `by` is the knowledge of their issuer at the
-        issue.
+        Count `number` bytes as arrived, `times` times; `by` is the `Signaller` of their issuer at
+        the issue.
         """
         if times > 1 and not self.ends_within(number, times):
             number, times = number * times, 1
@@ -187,12 +188,12 @@ class MBarrier:
 
     @property
     def name(self) -> str:
-        """The barrier in words, without its state."""
+        """Text that names the barrier and its CTA."""
         return f"mbarrier {self.offset:#x} of {self.cta.name}"
 
     @property
     def state(self) -> str:
-        """The state in words."""
+        """Text of the completed phases, the arrivals, and the pending bytes."""
         arrived = self.count - self.pending
         bytes_ = f", {self.transactions} bytes pending" if self.transactions else ""
         return f"{self.phase} phases complete, {arrived} of {self.count} arrived{bytes_}"
@@ -297,12 +298,12 @@ class NamedBarrier:
 
     @property
     def name(self) -> str:
-        """The barrier in words."""
+        """Text that names the barrier and its CTA."""
         return f"barrier {self.number} of {self._cta.name}"
 
     @property
     def state(self) -> str:
-        """The state in words."""
+        """Text that says how many threads have arrived, and of how many."""
         return f"{self.arrived} of {self._target} threads arrived"
 
 
@@ -345,5 +346,5 @@ class ClusterBarrier:
 
     @property
     def state(self) -> str:
-        """The state in words."""
+        """Text that says how many threads have arrived, and of how many."""
         return f"{self.arrived} of {self._target} threads of the cluster arrived"

@@ -57,8 +57,8 @@ class Clocks:
     The clocks of one cluster.
 
     Attributes:
-        vector: int64 [capacity, capacity]; row a is what agent a knows. Replaced when it grows, so
-            do not keep a reference to it.
+        vector: int64 [capacity, capacity]; row a is the clock of agent a. Replaced when it grows,
+            so do not keep a reference to it.
         shadow_of: For each agent [capacity] its shadow; `NO_AGENT` for one without, all of whose
             writes the async proxy sees.
         flags: Releases at addresses of memory, for agents that acquire there.
@@ -102,7 +102,7 @@ class Clocks:
         return new
 
     def name(self, agent: int) -> str:
-        """Return what an agent is, in words."""
+        """Return the text that names an agent."""
         return self._names[agent]
 
     def now(self, agent: int) -> int:
@@ -112,7 +112,7 @@ class Clocks:
     # --- knowledge --------------------------------------------------------------------------------
 
     def release(self, agents: NDArray[np.int64]) -> Clock:
-        """Return what `agents` [k] know together, and begin a new epoch of each."""
+        """Return the join of the clocks of `agents` [k], and begin a new epoch of each."""
         clock: Clock = np.maximum.reduce(self.vector[agents])
         self.representatives.handed[agents] = now = self.vector[agents, agents]
         self.vector[agents, agents] = now + 1
@@ -184,7 +184,8 @@ class Clocks:
         Args:
             agents: The loading agents.
             clock: The released clock.
-            reach: The scope that both are in, so that narrower fences do not count.
+            reach: The scope that includes the loading and the releasing agents; narrower fences do
+                not count.
         """
         observed = self._observed[reach]
         for agent in np.atleast_1d(agents).tolist():
@@ -221,11 +222,12 @@ class Clocks:
 
     def released_by_fence(self, agents: NDArray[np.int64], reach: Scope = Scope.CTA) -> Clock:
         """
-        Return what `agents` [k] knew together at their last fences.
+        Return the join of the clocks that `agents` [k] had at their last fences.
 
         Args:
             agents: The releasing agents.
-            reach: The scope that they and who acquires it are in; narrower fences do not count.
+            reach: The scope that includes them and the agents that acquire the clock; narrower
+                fences do not count.
         """
         clock: Clock = np.zeros(1, np.int64)
         fenced = self._fenced[reach]
@@ -336,8 +338,8 @@ class AsyncUnit:
         committed: Groups that were closed.
         pending: What is left to do of each group that is not known to be complete, the open one
             last. Where work is not deferred there is nothing to do.
-        writer: The agent that stands for what it writes to global memory, in the same epochs;
-            `NO_AGENT` if it does not.
+        writer: The agent of what it writes to global memory, in the same epochs; `NO_AGENT` if it
+            does not.
         used: The epoch of its latest work, of units that note it, committed or not.
     """
 
@@ -375,9 +377,9 @@ class AsyncUnit:
         self, clocks: Clocks, warp_agent: int, keep: int, *, is_read: bool = False
     ) -> None:
         """
-        Do the work of all closed groups but the last `keep`; the warp knows it from now on.
+        Do the work of all closed groups but the last `keep`, and order the warp after it.
 
-        With `is_read` it is ordered after the reads of the sources, but not after the writes.
+        With `is_read` the warp is ordered after the reads of the sources, but not after the writes.
         """
         while len(self.pending) > keep + 1:
             for action in self.pending.pop(0):
@@ -389,7 +391,7 @@ class AsyncUnit:
                 clocks.learn(warp_agent, self.writer, end)
 
     def drain(self) -> None:
-        """Do the remaining work; no agent learns of it."""
+        """Do the remaining work; no agent is ordered after it."""
         while self.pending[0] or len(self.pending) > 1:
             actions = self.pending.pop(0)
             if not self.pending:

@@ -31,7 +31,8 @@ KINDS = ("load", "matrix", "store")
 
 class Queues:
     """
-    Work that waits, in order of issue within each kind, to find threads that do not wait for it.
+    Work that is put off, in order of issue within each kind, so that threads that do not wait for
+    it are found.
 
     Hardware may do a bulk load or a tcgen05 instruction at any time between its issue and the wait
     for it. A mode takes one end: at once, or as late as possible, when no thread can go on without
@@ -64,7 +65,7 @@ class Queues:
         return True
 
     def run_all(self) -> None:
-        """Do the remaining work, in order of issue."""
+        """Do the remaining work, in order of issue within each kind."""
         while self.run_one():
             pass
 
@@ -76,9 +77,9 @@ class Cluster:
     Attributes:
         machine: The machine that runs it.
         origin: Grid index (x, y, z) of its first CTA.
-        place: The SMs that it runs on.
+        place: Number of its place, the SMs that it runs on.
         clocks: The vector clocks of its agents.
-        previous_grid: The agent that stands for the grids launched before this one.
+        previous_grid: The agent of the grids launched before this one.
         events: Bumped by everything that may wake a waiting thread of the cluster.
         queues: Asynchronous work that is put off.
         barrier: The barrier of barrier.cluster.
@@ -138,7 +139,7 @@ class Cluster:
             fragment.warn(at, "start", message)
 
     def finish(self) -> None:
-        """Do the remaining asynchronous work, after the last thread, and check for loose ends."""
+        """Do the remaining asynchronous work, after the last thread; report what is left undone."""
         self.queues.run_all()
         self.machine.sms.leave(self.place)
         exits.check(self)

@@ -106,7 +106,8 @@ def discard(f: Fragment, at: int, unit: int) -> None:
 
 def use(f: Fragment, at: int, unit: int, how: str, matrix: Matrix) -> Usage | None:
     """
-    Execute a product that fills or uses a buffer; report a use without a valid fill of its A.
+    Note that a product fills or uses a buffer; report a use without a valid fill of its A, and
+    return None for it.
 
     Args:
         f: The fragment that executes the instruction.

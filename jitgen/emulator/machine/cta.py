@@ -129,7 +129,7 @@ class Cta:
         return "tensor" in self.__dict__
 
     def threads(self, lanes: NDArray[np.int64]) -> Threads:
-        """Return what is known of a set of thread numbers, ascending [n]."""
+        """Return the one `Threads` object for thread numbers, ascending [n]."""
         key = lanes.tobytes()
         found = self._threads.get(key)
         if found is None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The report of a deadlock: the place of every thread, the barrier or event that it waits for, and the
-state of the barriers.
+The report of a deadlock: the place of every thread of the first clusters, the barrier or event that
+it waits for, and the state of their barriers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ def report(machines: Sequence[Machine]) -> Deadlock:
 
 
 def describe(machines: Sequence[Machine]) -> str:
-    """Return the places of all threads and the state of all barriers that are in use."""
+    """
+    Return the places of the threads and the states of the barriers, as a text; of each launch only
+    those of the first two clusters.
+    """
     lines = []
     for machine in machines:
         lines += _describe(machine)
@@ -76,14 +79,14 @@ def rings(cta: Cta) -> list[list[MBarrier]]:
 
 
 def name_slot(barrier: MBarrier) -> str:
-    """Return a barrier in words, with its slot if it is one of a ring."""
+    """Return a text that names a barrier, with its slot if it is one of a ring."""
     ring = next((ring for ring in rings(barrier.cta) if barrier in ring), [barrier])
     slot = f" (slot {ring.index(barrier)} of {len(ring)})" if len(ring) > 1 else ""
     return f"mbarrier {barrier.offset:#x}{slot} of {barrier.cta.name}"
 
 
 def _describe_ring(ring: list[MBarrier]) -> str:
-    """Return the state of the slots of a ring, a number each."""
+    """Return a text of the state of a ring's slots, a number for each."""
     first, last = ring[0], ring[-1]
     if first is last:
         return f"{first.name}: {first.state}"

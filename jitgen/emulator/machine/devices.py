@@ -103,7 +103,7 @@ class Devices:
         return number > 0
 
     def _go_on(self, machines: Sequence[Machine]) -> bool:
-        """Run some devices for a step; False if all their threads wait."""
+        """Run some launches for a step; False if all their threads wait."""
         return (
             self._run(machines)
             or any(machine.do_deferred() for machine in machines)
@@ -111,7 +111,7 @@ class Devices:
         )
 
     def _run(self, machines: Sequence[Machine]) -> bool:
-        """Run each device until all its threads wait; return whether any block was executed."""
+        """Run launches until all threads wait; return whether a block ran or a launch ended."""
         if self._chance is not None:
             has_run = run_mixed(machines, self._chance)
         else:
@@ -119,7 +119,7 @@ class Devices:
         return self._follow() or has_run
 
     def _follow(self) -> bool:
-        """Begin the next launches of each device that has ended one."""
+        """Begin the next launches of each device that has ended one; return whether one has."""
         has_ended = False
         for device in self._devices:
             over = [number for number, one in device.running.items() if not one.running]

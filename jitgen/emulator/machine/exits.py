@@ -100,8 +100,8 @@ def _check_units(cta: Cta) -> None:
 
 def _check_permit(cta: Cta) -> None:
     """
-    Check that both CTAs of a pair have given up the permit. PTX ISA, section "Issue Granularity" of
-    tcgen05.
+    Check that a CTA of a pair has given up its permit if its peer has. PTX ISA, section "Issue
+    Granularity" of tcgen05.
     """
     peers = cta.cluster.ctas[cta.rank ^ 1 : (cta.rank ^ 1) + 1]
     is_of_pair = cta.tensor.has_peer and all(peer.has_tensor_memory for peer in peers)

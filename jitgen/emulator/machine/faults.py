@@ -74,7 +74,7 @@ def fault(fragment: Fragment, at: int, message: str) -> NoReturn:
 
 
 def name_fragment(fragment: Fragment) -> str:
-    """Return "CTA (0, 0, 3), threads 128..255"."""
+    """Return a text that names the CTA and the threads of a fragment."""
     return f"{fragment.cta.name}, {name_lanes(fragment.lanes)}"
 
 

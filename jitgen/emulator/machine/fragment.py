@@ -37,7 +37,7 @@ class Wait:
     Attributes:
         at: Index of the instruction that waits.
         is_over: Returns whether the threads may go on; it is asked after every event.
-        describe: Returns what they wait for, in words, for the report of a deadlock.
+        describe: Returns a text of what they wait for, for the report of a deadlock.
         retry: Execute the block again from its start; else go on at block `then`.
         then: See `retry`.
     """
@@ -121,7 +121,7 @@ class Threads:
 
     @cached_property
     def is_here(self) -> NDArray[np.bool_]:
-        """The lanes of the warps that are in the set [num_warps, 32]; do not write to it."""
+        """Whether each lane of the warps is in the set [num_warps, 32]; do not write to it."""
         here = np.zeros(self.num_warps * WARP, np.bool_)
         here[self.in_warps] = True
         here.flags.writeable = False
@@ -143,7 +143,10 @@ class Threads:
 @lru_cache(maxsize=1 << 12)
 def _warps_of(lanes: bytes) -> tuple[NDArray[np.int64], ...]:
     """
-    Return the warp of each thread, the warps, the first thread of each and how many it has.
+    Return the warp of each thread, the warps, and of each the index of its first thread and the
+    number of its threads.
+
+    The arrays are the same in every CTA; do not write to them.
 
     It is the same in every CTA; do not write to it.
     """

@@ -3,8 +3,8 @@
 The accesses of global memory by all clusters of a launch: finds those that nothing orders.
 
 Every access of one agent by one instruction in one epoch is a stamp with a number. Beside each
-range of memory lie planes of such numbers: who wrote each word last, by an ordinary write and by a
-relaxed one, and which two agents read it last. Words have 4 bytes; once single bytes of a range are
+range of memory lie planes of such numbers: for each word the last ordinary write, the last relaxed
+accesses, and the last reads of two agents. Words have 4 bytes; once single bytes of a range are
 accessed its planes have a number for each byte. Memory that is not accessed costs nothing.
 
 Memory that the host calls unknown holds nothing until the kernel has written it.
@@ -73,7 +73,7 @@ _PLAIN_READS = frozenset({READ, CONSTANT_READ})
 
 class GlobalHistory:
     """
-    The history of the accesses to global memory in one launch.
+    The accesses to global memory in one launch, or in all launches of devices that run together.
 
     Attributes:
         is_checked: Off: nothing is noted and nothing found.
@@ -100,7 +100,8 @@ class GlobalHistory:
             at: The instruction.
             found: The range.
             place: Which bytes of it.
-            access: Who and how; not joint. Arrays in it are one for each of a scattered place.
+            access: Who and how; not joint. Arrays in it have an element for each access of a
+                scattered place.
         """
         if not self.is_checked:
             return
@@ -129,7 +130,7 @@ class GlobalHistory:
         return track
 
     def _catch_up(self, track: Track) -> None:
-        """Put the kept reads of a range into its planes, before the first write."""
+        """Put the kept reads of a range into its planes, and keep none from now on."""
         track.is_only_read = False
         for where, numbers in track.kept:
             self._put_read(track, where, numbers)

@@ -6,7 +6,7 @@ On each device the memory of a peer has other addresses. An access is recorded f
 memory, that is, its address on the device that owns it.
 
 An access has two sides, as in shared memory: what it does to the bytes, and that it happens, which
-`note` and `note_box` tell the history when the instruction is executed.
+`note`, `note_words` and `note_box` tell the history when the instruction is executed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Range:
         return self.home.start - self.start
 
     def distance(self, address: int) -> int:
-        """Return how many bytes lie between an address and the range."""
+        """Return the distance of an address from the nearest byte of the range; 0 inside."""
         return max(self.start - address, address - self.stop + 1, 0)
 
 
@@ -300,7 +300,7 @@ class GlobalMemory:
         """
         Write what threads write, uint8 `data` [k, width]; see `load`.
 
-        With `element`, the bytes of an element of a vector, it may arrive at peers later.
+        With `element`, the bytes of an element of a vector, the data may arrive at peers later.
         """
         width = data.shape[1]
         unit = element or _unit(width)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
     """
-    Launches of one device that follow each other.
+    The launches of one device, numbered as they begin.
 
-    In a release, it has a 1 for each of its launches that is over, by number, and otherwise a 0.
+    Its clock in a release has a 1 for each launch that is over, by number, and otherwise a 0.
 
     Attributes:
         device: Its number.
@@ -43,7 +43,7 @@ class Grid:
         number: Of the launch in it.
         program: The kernel; None in tests that have none.
         before: The clock after the end of the launches before it.
-        follows: There is a launch before it, of which `before` tells.
+        follows: Whether a launch of the stream began before it.
     """
 
     stream: Stream = field(default_factory=Stream)

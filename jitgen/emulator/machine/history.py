@@ -63,7 +63,7 @@ class History:
     Attributes:
         is_checked: Off: nothing is noted and nothing found.
         warps: Agents whose lanes are written down, always.
-        strong: Relaxed accesses that there were, told apart by scope and CTA.
+        strong: The kinds of relaxed accesses that occurred, distinguished by scope and CTA.
     """
 
     def __init__(self, clocks: Clocks, granules: int, describe: Callable[[int], str]) -> None:
@@ -142,15 +142,16 @@ class History:
         """
         Note asynchronous reads by several units, each of granules of its own, all at once.
 
-        It does so if one write made all of the contents, and all rows know this write and its
-        fence. Otherwise it notes nothing and returns False, and the caller must use `access`.
+        The reads are noted if one write made all of the contents, there were no relaxed writes, and
+        all rows are ordered after this write and its fence. Otherwise nothing is noted, the result
+        is False, and the caller must use `access`.
 
         Args:
             at: The instruction.
             granules: The granules that each unit reads.
             agents: The units [m].
             epochs: Theirs [m].
-            rows: Agents whose knowledge counts [m].
+            rows: The agents that must be ordered after that write [m].
         """
         if not self.is_checked:
             return True
@@ -251,9 +252,9 @@ class History:
         """
         Report ordinary writes that an asynchronous access need not see, or come after.
 
-        Between the two there must be a fence.proxy.async, executed by an agent that knows of the
-        write. A write that the other does not know of is a race instead. PTX ISA, section
-        "Proxies".
+        Between the two there must be a fence.proxy.async, executed by an agent that is ordered
+        after the write. A write that the access is not ordered after is a race instead. PTX ISA,
+        section "Proxies".
         """
         agents = last >> _AGENT_SHIFT
         shadows = self._clocks.shadow_of[agents]
@@ -380,7 +381,7 @@ class History:
         )
 
     def _name(self, granules: Granules, position: int) -> str:
-        """Return the place of one of `granules` in words."""
+        """Return the text that names one of `granules`."""
         if isinstance(granules, slice):
             return self._describe(granules.start + position)
         return self._describe(int(granules[position]))

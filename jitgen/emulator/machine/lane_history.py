@@ -182,14 +182,16 @@ class LaneHistory:
         warps: frozenset[int],
     ) -> LeftOut | None:
         """
-        Return an earlier access by one of `warps` that is known by another lane's arrival alone.
+        Return an earlier access by one of `warps` that only another lane's arrival orders before
+        now.
 
         Args:
             kinds: Accesses since the last write that count.
             granules: Where.
             last: Last writes, packed as in the history [k], or one for all [1].
             bounds: Of the readers on them.
-            rows: Who must know: one for all, or for each granule [k], or several for all.
+            rows: The agents that must be ordered after it: one for all, or for each granule [k], or
+                several for all.
             warps: Those whose lanes are written down.
         """
         own = warps & self._clocks.representatives.gaps.keys()

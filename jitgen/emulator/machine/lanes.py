@@ -4,11 +4,11 @@ The order between lanes of one warp.
 
 A warp is one agent of the clocks, but what one lane writes another may read only if something
 between them orders memory. So each agent has, beside its epoch, the epoch up to which *all* lanes
-of its warp know its work. ``bar.warp.sync`` of the whole warp brings it up to now, and so does a
-barrier that the warp arrived at and waits for, which hands its own work back to it.
+of its warp are ordered after its work. ``bar.warp.sync`` of the whole warp brings it up to now, and
+so does a barrier that the warp arrived at and waits for, which hands its own work back to it.
 
-Units that one lane waits for, such as its bulk groups, belong to that lane: others know their work
-only after they have been brought together with it.
+Units that one lane waits for, such as its bulk groups, belong to that lane: others are ordered
+after their work only after they have been brought together with it.
 
 PTX ISA, section "bar.warp.sync": it orders the memory accesses of the threads that take part.
 Sections "shfl.sync", "vote.sync", "match.sync", "redux.sync" and "elect.sync" only say that the
@@ -48,7 +48,7 @@ class Meeting:
     Attributes:
         epoch: The warp's: accesses up to it came before.
         members: A bit for each lane.
-        orders: Memory too.
+        orders: Whether it orders memory, too.
     """
 
     epoch: int
@@ -106,7 +106,7 @@ class Lanes:
         return agents if self._writers is None else self._writers[agents]
 
     def complete(self, vector: NDArray[np.int64], unit: int) -> None:
-        """Note that the lane of a unit has now waited for all work of it that the warp knows of."""
+        """Note that a unit's lane has waited for the unit's work that its warp is ordered after."""
         warp = self.owner[unit][0]
         ends = self._ends.setdefault(unit, [])
         ends.append((int(vector[warp, unit]), int(vector[warp, warp])))
@@ -124,7 +124,7 @@ class Lanes:
 
     def take_back(self, agents: int | NDArray[np.int64], clock: NDArray[np.int64]) -> None:
         """
-        Note that warps take over `clock`: all of their lanes know their own work that is in it.
+        Note that warps acquire `clock`: all lanes of each are ordered after its own work in that.
         """
         known = self.known
         if isinstance(agents, np.ndarray):
@@ -139,7 +139,7 @@ class Lanes:
                         known[unit] = clock[unit]
 
     def wait(self, vector: NDArray[np.int64], agents: NDArray[np.int64]) -> None:
-        """Note that all lanes of the warps of `agents` [k] waited for each other, and no more."""
+        """Note that all lanes of warps [k] waited for each other, which does not order memory."""
         if len(agents) == 1:  # as nearly always, and ten times as fast
             agent = int(agents[0])
             self._waited[agent] = epoch = vector[agent, agent]
@@ -163,7 +163,7 @@ class Lanes:
 
         Args:
             agent: The warp.
-            epoch: Of the earlier access, beyond what all lanes know.
+            epoch: Of the earlier access, which not all lanes are ordered after.
             lane: The lane that made it; `MANY` for several lanes.
             other: The lane that makes the later one; `MANY` for several lanes.
         """

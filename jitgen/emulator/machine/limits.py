@@ -83,7 +83,7 @@ class Target:
 
     @property
     def limits(self) -> Limits:
-        """Its row of the table."""
+        """The limits of its family of architectures."""
         return LIMITS[self.major]
 
 

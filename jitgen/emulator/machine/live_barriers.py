@@ -43,7 +43,7 @@ class LiveBarriers:
         self._unfenced: list[MBarrier] = []
 
     def add(self, barrier: MBarrier) -> None:
-        """Note what mbarrier.init made."""
+        """Note a barrier that mbarrier.init made."""
         self.by_offset[barrier.offset] = barrier
         self._start = min(self._start, barrier.offset)
         self._stop = max(self._stop, barrier.offset + MBARRIER_BYTES)
@@ -66,7 +66,7 @@ class LiveBarriers:
         Args:
             agent: The warp.
             own_only: Only those that the warp itself initialised (fence.mbarrier_init); else all
-                whose initialisation it knows of.
+                after whose initialisation it is ordered.
         """
         if not self._unfenced:
             return
@@ -105,7 +105,9 @@ class LiveBarriers:
         return stop <= self._start or start >= self._stop
 
     def check_region(self, f: Fragment, at: int, where: Where, start: int, stop: int) -> None:
-        """Report asynchronous work that accesses the bytes of a barrier, from `start` to `stop`."""
+        """
+        Report asynchronous work on `where`, bytes within `start` and `stop`, if it hits a barrier.
+        """
         if not self.by_offset or self._is_clear(start, stop):
             return
         if isinstance(where, slice):

@@ -97,7 +97,7 @@ class Launch:
 
     @property
     def origins(self) -> list[Index]:
-        """Grid index of the first CTA of each cluster, in the order of their start."""
+        """Grid index of the first CTA of each cluster, x fastest."""
         return _indices((0, 0, 0), self.grid, self.cluster)
 
 
@@ -120,7 +120,8 @@ class Machine:
     """
     A launch and everything that it changes.
 
-    Clusters start one after the other: the next when all that run wait, or spin on global memory.
+    As many clusters as the mode says start at once; the next starts when one has ended, or when all
+    that run wait, or spin on global memory.
 
     Attributes:
         program: The kernel.
@@ -142,8 +143,8 @@ class Machine:
         sms: The SMs of each cluster.
         resident: Clusters that run at once, at most.
         running: Clusters that run.
-        ended: Of clusters that ended their clocks, and the agent that stands for earlier launches;
-            kept where there are several devices.
+        ended: The clocks of clusters that ended, and their agent of earlier launches; kept where
+            there are several devices.
         not_started: Grid index of the clusters that have not started.
     """
 
@@ -250,7 +251,7 @@ class Machine:
         return self.timeline.steps > before
 
     def step(self, cluster: Cluster) -> bool:
-        """Execute a block of a cluster; if none can run return False, and retire it if it ended."""
+        """Run a block or more of a cluster; else return False, and retire it if it ended."""
         if not cluster.schedule.step():
             self._retire(cluster)
             return False
@@ -262,7 +263,7 @@ class Machine:
         return True
 
     def _retire(self, cluster: Cluster) -> None:
-        """End a cluster whose threads have all exited, and start another in its place."""
+        """End a cluster if all of its threads have exited, and start another in its place."""
         if cluster.schedule.is_empty():
             self.running.remove(cluster)
             cluster.finish()
@@ -274,11 +275,13 @@ class Machine:
                 self.start(1)
 
     def do_deferred(self) -> bool:
-        """Do one piece of asynchronous work that was put off."""
+        """Do one piece of asynchronous work that was put off; return whether there was one."""
         return any(cluster.queues.run_one() for cluster in self.running)
 
     def _force(self) -> bool:
-        """Let spinning threads go round once more; False if that has changed nothing many times."""
+        """
+        Let spinning threads go round again; False if none spins, or too often nothing changed.
+        """
         return self._standstill.force([self])
 
 
@@ -295,7 +298,9 @@ class Standstill:
         self._events, self._rounds = -1, 0
 
     def force(self, machines: Sequence[Machine]) -> bool:
-        """Let spinning threads go round once more; False if that has changed nothing many times."""
+        """
+        Let spinning threads go round again; False if none spins, or too often nothing changed.
+        """
         running = [cluster for machine in machines for cluster in machine.running]
         events = self._timeline.events + sum(cluster.events for cluster in running)
         if events != self._events:

@@ -53,7 +53,7 @@ class Observation:
     An instruction that observed the schedule.
 
     Attributes:
-        what: In words.
+        what: A text of what it observed.
         at: Its index.
         count: How often.
     """
@@ -151,8 +151,8 @@ class Observed:
         """
         Return whether a wait that may fail is to do so, the first time that warps ask for a phase.
 
-        This is so only in modes that request it, and not for warps that know that the phase is
-        complete.
+        This is so only in modes that request it, and not for warps that are ordered after the
+        completion of the phase.
         """
         observer = self._observers.get(at)
         if not self._machine.mode.fails_peeks or observer is None or observer.use is not Use.USED:
@@ -173,7 +173,7 @@ class Observed:
         values: Integers,
     ) -> None:
         """
-        Note what threads read, before they learn what was released there.
+        Note what threads read, before they acquire what was released there.
 
         Args:
             f: The fragment that executes the instruction.

@@ -69,7 +69,7 @@ class Order:
 
     def times(self, agents: Agents) -> Times:
         """
-        Return the entries of one agent's row in these columns; of several agents, the largest.
+        Return the entries of one agent's row in the additional columns; of several, the largest.
         """
         vector = self._clocks.vector
         times: Times
@@ -87,11 +87,11 @@ class Order:
         self._clocks.vector[where] = np.maximum(self._clocks.vector[where], times)
 
     def of(self, clock: Clock) -> Times:
-        """Return the entries of a clock in these columns, without those beyond its end."""
+        """Return the entries of a clock in the additional columns, without those beyond its end."""
         return clock[self.columns[: int(self.columns.searchsorted(len(clock)))]]
 
     def added(self, clock: Clock | None, times: Times) -> Clock:
-        """Return what a clock and `times` know together; the clock is not changed."""
+        """Return the join of a clock and `times`; the clock is not changed."""
         columns = self.columns[: len(times)]
         length = int(columns[-1]) + 1 if len(columns) else 1
         known: Clock = np.zeros(length if clock is None else max(length, len(clock)), np.int64)

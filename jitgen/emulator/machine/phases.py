@@ -45,11 +45,13 @@ Direct = tuple[NDArray[np.int64], "Clock"]
 @dataclass(frozen=True, slots=True)
 class Signaller:
     """
-    The knowledge of the agent that issued a signal.
+    What the issuer of a signal is ordered after: phases that were seen complete, waits, signals.
 
     Attributes:
-        seen: Phases of the barrier that each of those who signal knows to have been seen complete.
-        times: What they know of the order of waits and signals; None if what they release says it.
+        seen: How many phases of the barrier were seen complete by waits that each signalling agent
+            is ordered after.
+        times: The issuers' entries in the columns of `Order`; None if the clock that they release
+            has them.
     """
 
     seen: int
@@ -75,7 +77,7 @@ class Poll:
 
 class Phases:
     """
-    What agents know of one barrier: how many of its phases were seen complete.
+    How many phases of one barrier were seen complete by waits that each agent is ordered after.
 
     Attributes:
         column: The column of the clocks with this number for each agent; see `Order`.
@@ -94,11 +96,11 @@ class Phases:
     # --- signals ----------------------------------------------------------------------------------
 
     def signaller(self, agents: Agents) -> Signaller:
-        """Return the knowledge of agents that signal now, or that start work which will signal."""
+        """Return the `Signaller` of agents that signal now, or start work which will signal."""
         return Signaller(self._seen_by(agents), self._clocks.order.times(agents))
 
     def releaser(self, agents: NDArray[np.int64]) -> Signaller:
-        """Return the knowledge of agents [k] whose signal releases everything that they know."""
+        """Return the `Signaller` of agents [k] whose signal releases their whole clocks."""
         return Signaller(self._seen_by(agents), None)
 
     def _seen_by(self, agents: Agents) -> int:
@@ -121,7 +123,7 @@ class Phases:
             f: The fragment that executes the instruction.
             at: The instruction.
             barrier: The barrier.
-            by: The knowledge of the issuer at the issue.
+            by: The `Signaller` of the issuer at the issue.
             direct: Of an arrival of threads their warps, and what it releases; None where work
                 arrives that they started.
         """
@@ -152,7 +154,7 @@ class Phases:
         self._note_signal(by)
 
     def _note_signal(self, by: Signaller) -> None:
-        """Add what the issuer of a signal knows to what the signals of this phase know together."""
+        """Join the times of the issuer of a signal into those of all signals of this phase."""
         if self._times is None:
             self._times = by.times
         elif by.times is not None:
@@ -160,13 +162,13 @@ class Phases:
 
     def complete(self, f: Fragment, at: int, barrier: MBarrier, clock: Clock) -> Clock:
         """
-        Note that the phase becomes complete; return what is known after it.
+        Note that the phase becomes complete; return the clock that a wait for it acquires.
 
         Args:
             f: The fragment that executes the instruction `at`, which completes the phase.
             at: See `f`.
             barrier: The barrier, in the phase that becomes complete.
-            clock: What is known after it of memory.
+            clock: This clock without the order of waits and signals.
         """
         order = self._clocks.order
         if self._times is not None:
@@ -244,7 +246,7 @@ class Phases:
         f.warn(at, "phase", self._missed(barrier, agent))
 
     def _missed(self, barrier: MBarrier, agent: int) -> str:
-        """Return the text of a finding: more phases are complete than a waiting warp knows of."""
+        """Return the text of a finding: phases are complete that a waiting warp saw nothing of."""
         seen = int(self._clocks.vector[agent, self.column])
         return (
             f"{self._clocks.name(agent)} waits for {barrier.name}, of which it knows {seen} phases "

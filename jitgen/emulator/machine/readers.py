@@ -4,9 +4,9 @@ The agents that read each granule of a memory since it was last written.
 
 Readers need not be ordered among themselves, so all of them are kept: a plane of stamps for each
 group of agents that reads together, such as the eight warps whose matrix instruction reads one
-operand. Stamps of a plane only grow, so an agent that knows the latest knows them all. The latest
-of each page is stored beside them, and a write checks single granules only where that is not known
-to it.
+operand. Stamps of a plane only grow, so an agent that is ordered after the latest is ordered after
+all. The latest of each page is stored beside them, and a write checks single granules only where it
+is not ordered after that.
 
 Relaxed accesses are kept here too: they do not exclude each other, so there are several at a time.
 """
@@ -45,7 +45,7 @@ class Group:
     Agents that access the same granules at the same time, in one way.
 
     Attributes:
-        kind: How; see `history`.
+        kind: How they access; see `history`.
         agents: Who [m].
         agent: The only one, or -1.
         epochs: Those of the agents [m], by the number in a stamp. For a single agent the epoch
@@ -71,7 +71,7 @@ class Group:
         return list(zip(self.agents.tolist(), self.epochs[number].tolist(), strict=True))
 
     def stranger(self, clock: Clock, stamp: int) -> int:
-        """Return an agent whose access with this stamp `clock` does not know; -1: there is none."""
+        """Return an agent whose access with this stamp is not within `clock`; -1: there is none."""
         number = stamp >> AT_BITS
         if self.agent >= 0:
             return -1 if clock[self.agent] >= number else self.agent
@@ -99,7 +99,7 @@ class Earlier:
 
 class Readers:
     """
-    The planes of one memory.
+    The accesses to one memory since its last writes, in planes.
 
     Attributes:
         kinds: The kinds of accesses that there ever were.
@@ -199,7 +199,7 @@ class Readers:
         return plane
 
     def _planes_of(self, kind: str, agents: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the plane of each of `agents` [k], alone."""
+        """Return the plane of each of `agents` [k] as a group of its own."""
         table = self._plane_of.get(kind)
         if table is None or len(table) < len(self._clocks.vector):
             table = self._plane_of[kind] = np.full(len(self._clocks.vector), -1)
@@ -231,14 +231,16 @@ class Readers:
         lowest: Clock,
     ) -> Earlier | None:
         """
-        Return an access of `kinds` to one of `granules` [k] that is not known; None: all are.
+        Return an access of `kinds` to one of `granules` [k] that is not ordered before now, or
+        None.
 
         Args:
             kinds: Which kinds count.
             granules: Where.
             bounds: As `on` returns them for `granules`.
-            rows: Agents who must know it: one for all granules, or one for each [k].
-            lowest: What all of them know.
+            rows: The agents that must be ordered after it: one for all granules, or one for each
+                [k].
+            lowest: A clock that is at most that of each of them.
         """
         groups = self.groups
         planes = [
@@ -253,7 +255,7 @@ class Readers:
 
     def _unknown(self, planes: list[int], granules: Granules, rows: NDArray[np.int64]) -> list[int]:
         """
-        Return those of `planes` that may have an access which rows [k] do not know.
+        Return those of `planes` that may have an access which rows [k] are not ordered after.
 
         Planes of single agents are searched; planes of several agents are returned in any case.
         """
@@ -275,7 +277,7 @@ class Readers:
         return found
 
     def clear(self, granules: Granules, bounds: Bounds) -> None:
-        """Forget all accesses to `granules`: agents ordered after their next write know them."""
+        """Forget all accesses to `granules`: what follows their next write follows these, too."""
         for plane in bounds:
             self._stamps[plane, granules] = 0
         if bounds and isinstance(granules, slice):
@@ -292,7 +294,7 @@ class Readers:
                 self._stamps[plane, granule] = 0
 
     def _search(self, plane: int, granules: Granules, rows: Agents) -> Earlier | None:
-        """Return an access of one plane that `rows` do not know; None if they know all."""
+        """Return an access of one plane that `rows` are not ordered after; None: there is none."""
         stamps = self._stamps[plane, granules]
         group, vector = self.groups[plane], self._clocks.vector
         if group.agent >= 0:

@@ -61,7 +61,7 @@ def region_of(where: Where) -> Region:
 
 
 def _chunks_of(where: Integers) -> NDArray[np.int64] | None:
-    """Return the numbers of the chunks that bytes consist of; None if they do not."""
+    """Return the numbers of the aligned chunks that bytes consist of; None if they do not."""
     if where.size % CHUNK:
         return None
     rows = where.reshape(-1, CHUNK)
@@ -101,7 +101,7 @@ class Scattered:
         return self.width % WORD == 0
 
     def within(self, start: int, unit: int) -> Scattered:
-        """Return the granules of `unit` bytes after `start`."""
+        """Return the accesses as granules of `unit` bytes, numbered from the address `start` on."""
         first = (self.addresses - start) // unit
         count = self.width // unit
         if count == 1:
@@ -116,16 +116,16 @@ class Scattered:
         return Scattered(spread.reshape(-1), 1)
 
     def get(self, plane: NDArray[Scalar]) -> NDArray[Scalar]:
-        """Return what a plane holds there [granules]."""
+        """Return the elements of a plane for these granules."""
         found: NDArray[Scalar] = plane[self.addresses]
         return found
 
     def put(self, plane: Elements, values: Integers | int) -> None:
-        """Put values [granules], or one, there."""
+        """Put values [granules], or one, into a plane for these granules."""
         plane[self.addresses] = values
 
     def offset(self, position: int, unit: int) -> int:
-        """Return the byte at which one of the granules begins."""
+        """Return the byte, from the start of the range, at which one of the granules begins."""
         return int(self.addresses[position]) * unit
 
 
@@ -161,7 +161,7 @@ class Box:
         return replace(self, address=self.address + by) if by else self
 
     def within(self, start: int, unit: int) -> Box:
-        """Return the granules of `unit` bytes after `start`."""
+        """Return the box in granules of `unit` bytes, numbered from the address `start` on."""
         *outer, inner = self.shape
         strides = tuple(stride // unit for stride in self.strides[:-1])
         return Box((self.address - start) // unit, (*outer, -(-inner // unit)), (*strides, 1), unit)
@@ -173,11 +173,11 @@ class Box:
         return Box(self.address * self.unit, (*outer, inner * self.unit), (*strides, 1), 1)
 
     def get(self, plane: NDArray[Scalar]) -> NDArray[Scalar]:
-        """Return a view of what a plane holds there [shape]."""
+        """Return a view of the elements of a plane for these granules [shape]."""
         return self._view(plane)
 
     def put(self, plane: Elements, values: Integers | int) -> None:
-        """Put values [shape], or one, there."""
+        """Put values [shape], or one, into a plane for these granules."""
         self._view(plane)[...] = values
 
     def _view(self, plane: NDArray[Scalar]) -> NDArray[Scalar]:
@@ -186,7 +186,7 @@ class Box:
         return np.ndarray(self.shape, plane.dtype, plane, self.address * size, strides)
 
     def offset(self, position: int, unit: int) -> int:
-        """Return the byte at which one of the granules, in their order, begins."""
+        """Return the byte, from the start of the range, at which one of the granules begins."""
         where = np.unravel_index(position, self.shape)
         steps = sum(int(i) * step for i, step in zip(where, self.strides, strict=True))
         return (self.address + steps) * unit

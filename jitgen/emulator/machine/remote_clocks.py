@@ -53,7 +53,7 @@ class Given:
         return Given(update.device, near, update.far and join_clocks(self.far, update.far))
 
     def to(self, device: int, scope: Scope) -> ByCluster | None:
-        """Return what a thread of `device` learns that reads with `scope`."""
+        """Return the clocks that a thread of `device` acquires by a read with `scope`, or None."""
         if device == self.device:
             return self.near if scope >= Scope.GPU else None
         return self.far if scope >= Scope.SYS else None
@@ -107,7 +107,7 @@ class RemoteClocks:
 
     def begin(self, own: Clocks, agent: int, before: ByCluster) -> None:
         """
-        Let every agent that knows `agent` also know, as fenced, what had ended before the launch.
+        Order agents that come after `agent` after all that ended before the launch, as if fenced.
         """
         if before:
             now = own.now(agent)
@@ -121,7 +121,7 @@ class RemoteClocks:
             self._observed.setdefault(agent, []).append((reach, released))
 
     def fence(self, own: Clocks, agent: int, scope: Scope) -> None:
-        """Acquire what an agent observed."""
+        """Acquire what an agent observed within `scope`."""
         seen = self._observed.pop(agent, ())
         for reach, released in seen:
             if reach <= scope:
@@ -130,7 +130,7 @@ class RemoteClocks:
             self._observed[agent] = left
 
     def fence_proxy(self, own: Clocks, agent: int) -> None:
-        """Note a proxy fence of an agent, for all that it knows of."""
+        """Note a proxy fence of an agent, for all acquisitions that it is ordered after."""
         for acquired in self.known(own, agent):
             acquired.fences.append((agent, own.now(agent)))
 
@@ -154,7 +154,7 @@ class RemoteClocks:
 
         Args:
             own: Its clocks.
-            unknown: An agent that counts only if another one knows it.
+            unknown: An agent whose acquisitions count only if another agent is ordered after it.
         """
         knows = own.vector[:, unknown] >= own.vector[unknown, unknown]
         knows[unknown] = False
@@ -165,15 +165,15 @@ class RemoteClocks:
         return found
 
     def knows(self, own: Clocks, row: int, other: Clocks, agent: int, epoch: int) -> bool:
-        """Return whether agent `row` knows an epoch of an agent of another cluster."""
+        """Return whether agent `row` is ordered after an epoch of an agent of another cluster."""
         return any(acquired.covers(other, agent, epoch) for acquired in self.known(own, row))
 
     def is_fenced(
         self, own: Clocks, row: int, other: Clocks, agent: int, epoch: int, shadow: int
     ) -> bool:
         """
-        Return whether agent `row` knows of a proxy fence that came after an epoch of another
-        cluster.
+        Return whether agent `row` is ordered after a proxy fence that came after an epoch of
+        another cluster's agent.
         """
         for acquired in self.known(own, row):
             if acquired.covers(other, agent, epoch) and (

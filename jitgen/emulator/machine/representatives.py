@@ -43,7 +43,8 @@ class Gap:
 
     Attributes:
         known: All lanes' accesses up to this epoch of the warp are part of what was released.
-        epoch: The warp's at the arrival; an agent that learns no more knows the warp up to here.
+        epoch: The warp's at the arrival; an agent that acquires no more is ordered after the warp
+            up to here.
         waited: Its last epoch after which all lanes waited for each other.
         members: A bit for each lane that arrived.
     """
@@ -93,7 +94,7 @@ class LeftOut:
 
     @property
     def position(self) -> int:
-        """See `Represented`."""
+        """Index of the granule among those of the later access."""
         return self.earlier.position
 
 
@@ -166,7 +167,8 @@ class Representatives:
 
     def find(self, row: int, earlier: Represented) -> LeftOut | None:
         """
-        Return how an access is missing from what agent `row` knows of its warp; None if it is not.
+        Return an access with the arrival that leaves it out, if agent `row` comes after its warp
+        only by that; else None.
         """
         agent, epoch, lane = earlier.agent, earlier.epoch, earlier.lane
         knows = self._clocks.vector[row]

@@ -59,7 +59,7 @@ class Schedule:
         return not self.ready and not self.waiting
 
     def step(self) -> bool:
-        """Execute one block; return False if no fragment can run."""
+        """Execute one block of a fragment or more; return False if none can run."""
         self._wake()
         fragment = self._choose()
         if fragment is None:
@@ -253,7 +253,7 @@ class Schedule:
             self._put(fragment)
 
     def describe(self) -> list[str]:
-        """Return a text with a paragraph for each fragment: where it is, and what it waits for."""
+        """Return a paragraph of text for each fragment: where it is, and what it waits for."""
         place = self._program.place
         lines = [
             f"{name_fragment(fragment)} wait for {wait.describe()}\n    at {place(wait.at)}"

@@ -261,7 +261,8 @@ class SharedMemory:
             where: Whole words.
             agent: The unit; for copies that signal an mbarrier its agent.
             epoch: That of the unit; for such copies the barrier's completed phases + 1.
-            row: Agent who must know earlier accesses; by default the first warp of `f`.
+            row: The agent that must be ordered after earlier accesses; by default the first warp of
+                `f`.
             is_atomic: Whether it is a reduction, which may run at the same time as other
                 reductions.
             is_generic: It is of the generic proxy, as writes of threads are.
@@ -299,8 +300,7 @@ class SharedMemory:
         """
         Note that asynchronous units read bytes; call it when the instruction is executed.
 
-        It also reports bytes that were never written, and bytes that threads wrote without a proxy
-        fence.
+        It also reports bytes that threads wrote without a proxy fence.
 
         Args:
             f: The fragment that executes the instruction.
@@ -308,8 +308,8 @@ class SharedMemory:
             where: Which bytes. An array that cannot be written to is looked at once only.
             agents: The unit, or several, ascending, each of which reads all of the bytes [m].
             epochs: Those of the units; as `agents`.
-            rows: Who must know earlier writes: the warps, or units with knowledge of their own; as
-                `agents`.
+            rows: The agents that must be ordered after earlier writes: the warps, or units with
+                clocks of their own; as `agents`.
             lane: The lane of that warp that issues it, if one does.
 
         Raises:
@@ -349,7 +349,10 @@ class SharedMemory:
             self.note_async_read(f, at, where, agent, epoch, row)
 
     def take(self, f: Fragment, at: int, where: Where) -> NDArray[np.uint8]:
-        """Return the bytes, uint8 of the shape of `where`; a view of them where that is a slice."""
+        """
+        Return the bytes, uint8 of the shape of `where`, and report unwritten ones; a view of them
+        where that is a slice.
+        """
         region = region_of(where)
         if isinstance(where, slice) or region.chunks is None:
             if np.count_nonzero(self._flags[WORD][region.words] != _WRITTEN[WORD]):

@@ -62,7 +62,7 @@ class Progress:
     The progress of a device.
 
     Attributes:
-        queue: The work of the stream.
+        queue: The work of the device.
         running: Launches that run, by the number of their step.
     """
 

@@ -3,8 +3,9 @@
 Tensor maps that a kernel changes: which version of a map the tensor map proxy may see.
 
 A map in global memory is written by ordinary accesses and read, by every copy through it, by a
-proxy of its own. Between the two there must be a release, by an agent that knows of the write, and
-then an acquire of that address, by an agent that knows of it too and that the copy comes after.
+proxy of its own. Between the two there must be a release, by an agent that is ordered after the
+write, and then an acquire of that address, by an agent that is ordered after it too and before the
+copy.
 
 PTX ISA, sections "membar, fence": ``fence.proxy.tensormap::generic``, a release and an acquire of
 one direction; "tensormap.cp_fenceproxy", a copy with such a release; "Proxies".
@@ -33,8 +34,8 @@ class Fence:
     Attributes:
         clocks: Those of the cluster.
         agent, epoch: The agent that executed it, and its epoch then.
-        known: What that agent knew of its cluster.
-        acquired: What it knew of others.
+        known: The clock of that agent then.
+        acquired: Its acquisitions from other clusters until then.
     """
 
     clocks: Clocks

@@ -113,7 +113,7 @@ class Request:
         columns: How many.
         agent: The warp.
         group: CTAs that take part.
-        cta: Its own.
+        cta: The CTA of the warp.
         first: The first column; -1 as long as it is not known.
         epoch: Of a deallocation, the warp's at that time.
         versions: For each SM, the number of times that columns had become free when there were not
@@ -182,7 +182,7 @@ class TensorMemory:
         may_allocate: False after tcgen05.relinquish_alloc_permit.
         completed: By warp, the epoch up to which each unit's work is complete, as only the warp
             itself knows.
-        taken_up: By warp, what it knew at its last tcgen05.fence::after_thread_sync.
+        taken_up: By warp, its clock at its last tcgen05.fence::after_thread_sync.
         loads: By the unit that loads, the latest.
         pipelines: The products that wrote granules, as far as they may be in flight.
         collectors: The collector buffer of each thread, by its unit.

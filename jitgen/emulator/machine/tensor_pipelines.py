@@ -65,7 +65,7 @@ class Pipelines:
         Args:
             granules: What the instruction accesses [k].
             unit: The thread's tensor core.
-            done: Its epoch up to which the thread knows that the work is over.
+            done: The unit's epoch up to which the thread is ordered after its work.
             product: The instruction, if it is a product and these are its accumulator.
         """
         last = self._last[granules]

@@ -2,7 +2,7 @@
 """
 What all launches that run together share: the count of writes to global memory, and the time.
 
-Time is what `%clock` and `%globaltimer` tell. It grows with every block that is executed, and leaps
+Time is what `%clock` and `%globaltimer` tell. It grows with every step of a schedule, and leaps
 ahead when all threads only wait for each other, so that waits with a limit come to it.
 
 PTX ISA, section "Special Registers".
@@ -20,7 +20,7 @@ class Timeline:
 
     Attributes:
         events: Bumped by every write to global memory.
-        steps: Blocks that were executed.
+        steps: Steps of the schedules, each of one block or more.
     """
 
     def __init__(self) -> None:

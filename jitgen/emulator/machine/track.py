@@ -84,7 +84,7 @@ class Track:
         return self._planes.get(name)
 
     def keep(self, where: Place, numbers: int | Plane) -> None:
-        """Keep a read for later."""
+        """Keep the place and the numbers of a read until another kind of access comes."""
         self.kept.append((where, numbers))
         self._num_kept += where.number if isinstance(where, Scattered) else 1
 
@@ -94,7 +94,7 @@ class Track:
         return self._num_kept > _MAX_KEPT
 
     def split(self) -> None:
-        """Keep single bytes from now on."""
+        """Have a number for each byte from now on, not for each word."""
         if self.unit == WORD:
             self.kept = [_split(where, numbers) for where, numbers in self.kept]
             self._planes = {name: np.repeat(x, WORD) for name, x in self._planes.items()}

@@ -28,7 +28,7 @@ class Users:
 
         Args:
             clocks: Those of the cluster.
-            initialiser: See above.
+            initialiser: The warp that initialised the barrier, and its epoch then.
             ends: Whether the kernel ends barriers; if not, uses are not noted.
         """
         self._clocks, self._ends = clocks, ends
@@ -51,7 +51,7 @@ class Users:
         return not (self._clocks.vector[list(strangers), agent] < epoch).any()
 
     def note(self, agents: NDArray[np.int64]) -> None:
-        """Note that warps [k] use it now."""
+        """Note that warps [k] use the barrier now."""
         if not self._ends:
             return
         vector = self._clocks.vector
@@ -60,12 +60,12 @@ class Users:
         self._last[agents] = vector[agents, agents]
 
     def note_work(self, agent: int, epoch: int) -> None:
-        """Note that work of a unit will use it."""
+        """Note that work of a unit will use the barrier."""
         if self._ends:
             self.note(np.array([agent]))
             self._last[agent] = epoch
 
     def unknown_to(self, row: int) -> int:
-        """Return an agent whose last use agent `row` does not know; -1 if it knows all."""
+        """Return an agent after whose last use agent `row` is not ordered; -1 if there is none."""
         unknown = self._clocks.vector[row, : len(self._last)] < self._last
         return int(unknown.argmax()) if np.count_nonzero(unknown) else -1

@@ -2,7 +2,7 @@
 """
 The tensor core of a warpgroup: matrix products in flight, and the registers that they own.
 
-From the first wgmma to the wait for it, an accumulator lives here as a matrix, and its registers
+From the first wgmma to the wait for it, an accumulator is kept here as a matrix, and its registers
 hold a NaN of a kind that no computation makes. So a warp that does not wait gets NaN in every mode,
 and nothing is moved between registers and matrix in the middle of a chain of products.
 
@@ -109,7 +109,7 @@ class Share:
 
 
 def shares_of(fragment: Fragment) -> tuple[Share, ...]:
-    """Return the warpgroups of a fragment of whole warps, in order."""
+    """Return the shares of a fragment of whole warps, in order."""
     return _shares(fragment.warps.tobytes())
 
 
@@ -158,8 +158,8 @@ class Warpgroup:
 
     Attributes:
         agents: Clock agents of its warps as readers of shared memory [4].
-        closed: For each warp the groups that it closed.
-        fences: For each warp the wgmma.fence that it executed.
+        closed: For each warp how many groups it closed.
+        fences: For each warp how many wgmma.fence it executed.
         chains: What is or was in flight, by accumulators.
         deferred: Work to do when a group must be complete, by group.
         reads: For each warp what the products of its open group read.
@@ -318,7 +318,7 @@ class WarpUnit(AsyncUnit):
         self.group = group
 
     def drain(self) -> None:
-        """Do the remaining work; no agent learns of it."""
+        """Do the remaining work; no agent is ordered after it."""
         self.group.run_deferred(self.committed)
 
 
