@@ -164,7 +164,8 @@ def quotient(a: Integers, b: Integers) -> Integers:
     """
     Return ``a / b`` rounded toward zero; all bits set where `b` is 0.
 
-    PTX leaves that open, and it is no mistake: compilers divide before they know that they must.
+    PTX leaves the result of a division by 0 open, and such a division is no mistake: compilers
+    divide before they know that they must.
     """
     is_zero = b == 0
     divisor = np.where(is_zero, b.dtype.type(1), b)

@@ -192,7 +192,7 @@ class _Job:
     Attributes:
         atomic: The operation.
         threads: The threads that execute it, as indices 0..n-1.
-        addresses: Where.
+        addresses: The address that each updates.
         first, second: The operands, unsigned.
     """
 

@@ -212,7 +212,7 @@ def store_bytes(
 def _writer(
     issue: Issue, address: int, size: int, reduction: Reduction | None
 ) -> Callable[[Bytes], None]:
-    """Return a function that writes bytes to global memory."""
+    """Return a function that writes or reduces bytes to global memory."""
     target = issue.global_bytes(address, size)
 
     def write(data: Bytes) -> None:
@@ -222,7 +222,7 @@ def _writer(
 
 
 def _reduced(reduction: Reduction, old: Bytes, new: Bytes) -> Bytes:
-    """Return adjacent bytes after a reduction."""
+    """Return the bytes `old` after a reduction with `new`."""
     first, second = (np.ascontiguousarray(data).view(reduction.dtype) for data in (old, new))
     return reduction.combine(first, second).view(np.uint8)
 

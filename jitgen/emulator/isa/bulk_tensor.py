@@ -311,7 +311,7 @@ def _padded(found: TensorMap, box: Bytes) -> Bytes:
 def _writer(
     issue: Issue, found: TensorMap, window: Window | None, operation: str | None
 ) -> Callable[[Bytes], None]:
-    """Return a function that writes a box, uint8 [shared_bytes], to the tensor."""
+    """Return a function that writes or reduces a box, uint8 [shared_bytes], to the tensor."""
     if found.element.bits != found.element.padded_bits:
         issue.fault(f"a copy to a {found}, a type that can only be loaded")
     reduction = None if operation is None else _reduction(issue, found, operation)

@@ -55,7 +55,7 @@ class Target:
     The place to which a copy that signals an mbarrier writes its data.
 
     Attributes:
-        cta: Whose shared memory.
+        cta: The CTA to whose shared memory it writes.
         barrier: The barrier that it signals; for a pair of CTAs perhaps the other CTA's.
         by: The `Signaller` of the issuing agent at the issue.
     """
@@ -275,7 +275,7 @@ def check_global(f: Fragment, at: int, mask: Mask) -> None:
 
 
 def unit_of(f: Fragment, agent: int, lane: int) -> AsyncUnit:
-    """Return the bulk unit of a lane of the warp of a clock agent of the fragment's CTA."""
+    """Return the bulk unit of a lane; `agent` is the clock agent of its warp."""
     warp = agent - f.cta.agent0
     found = f.cta.units.get((UNIT, warp, lane))
     if found is None:

@@ -146,7 +146,7 @@ def learn_grid(f: Fragment, at: int, mask: Mask) -> None:
 @emits("griddepcontrol.launch_dependents", "nanosleep", "pmevent", "discard", "applypriority")
 def ignore(builder: Builder, instruction: Instruction) -> None:
     """
-    Do nothing: these instructions change only how long kernels take, or when the next grid starts.
+    Do nothing: the instruction changes only how long kernels take, or when the next grid starts.
     """
 
 

@@ -90,9 +90,9 @@ class Group:
     Threads of a fragment that name one barrier.
 
     Attributes:
-        barrier: Which.
+        barrier: The barrier.
         indices: The threads, 0..n-1, or a slice where it is all of them.
-        number: How many.
+        number: Number of the threads.
         agents: Clock agents of their warps.
     """
 
@@ -162,7 +162,7 @@ class Arrival:
         has_bytes: The operand is bytes that the phase expects more (and the arrivals are 1); else
             it is the number of arrivals.
         is_relaxed: Whether it releases only accesses before the last fence.
-        may_complete: Whether the arrival may complete the phase, as without .noComplete.
+        may_complete: Whether the arrival may complete the phase; not with .noComplete.
         is_dropped: Later phases expect one arrival less.
     """
 

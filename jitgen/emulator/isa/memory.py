@@ -59,7 +59,7 @@ class Transfer:
         space: State space.
         width: Bytes of an element.
         count: Elements of each thread.
-        order: As of `ordering.order_of`.
+        order: Memory order and scope, as `ordering.order_of` returns them.
         is_constant: By .nc: the memory is read only.
     """
 

@@ -52,7 +52,7 @@ def _lane_mask(
 def _along(
     function: Callable[[Fragment, int], Value], name: str
 ) -> dict[str, Callable[[Fragment], Value]]:
-    """Return the registers name.x, name.y and name.z."""
+    """Return the functions that give the registers name.x, name.y and name.z."""
     return {f"{name}.{letter}": _on_axis(function, axis) for axis, letter in enumerate(_AXES)}
 
 

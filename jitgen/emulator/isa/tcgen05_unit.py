@@ -85,7 +85,7 @@ class Issue:
         return Product(accumulator, shape, self.unit.agent, self.unit.epoch(), self.at)
 
     def note_remote(self, cta: Cta) -> None:
-        """Note that another CTA than the issuing one must not exit before this is done."""
+        """Note that another CTA than the issuing one must not exit before the work is done."""
         if cta is not self.f.cta:
             cta.note_remote(np.array([self.unit.agent]), self.at)
 

@@ -186,7 +186,7 @@ def _parts(
     f: Fragment, at: int, product: Product, b: PerThread, is_added: PerThread
 ) -> Iterator[_Part]:
     """
-    Yield the warps whose products can be computed at once, as one part each time.
+    Yield groups of warps whose products can be computed at once.
 
     Where products are deferred, warpgroups are apart, since each waits for its own.
     """

@@ -307,7 +307,7 @@ class Released:
     The clocks released at an address.
 
     Attributes:
-        rank: The CTA of the thread that did it last.
+        rank: Rank of the CTA of the thread that released there last.
         near: The clock for agents of the same CTA.
         far: The clock for all others; None if the last write there was at CTA scope.
     """
@@ -317,7 +317,9 @@ class Released:
     far: Clock | None
 
     def followed_by(self, update: Released) -> Released:
-        """Return what is released there after an update, which hands on what was there before."""
+        """
+        Return what the address releases after an update, which hands on what it released before.
+        """
         if update.far is None:
             before = self.near if self.rank == update.rank else None
             near = update.near if before is None else join(before, update.near)

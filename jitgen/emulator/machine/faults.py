@@ -46,7 +46,7 @@ class Finding:
     count: int = 1
 
     def __str__(self) -> str:
-        """Return the finding as one paragraph."""
+        """Return the finding as text, with its place and who did it on lines of their own."""
         times = f" ({self.count} times)" if self.count > 1 else ""
         where = f"\n  at {self.place}" if self.place else ""
         return f"{self.kind}: {self.message}{times}{where}\n  by {self.who}"
@@ -54,8 +54,8 @@ class Finding:
 
 def name_lanes(lanes: np.ndarray) -> str:
     """
-    Return "threads 0..127" for ascending thread numbers [n], with their number if some in between
-    are missing.
+    Return a text that names ascending thread numbers [n], as "threads 0..127", with their number if
+    some in between are missing.
     """
     first, last, n = int(lanes[0]), int(lanes[-1]), len(lanes)
     if n == 1:

@@ -39,7 +39,7 @@ class Wait:
         is_over: Returns whether the threads may go on; it is asked after every event.
         describe: Returns a text of what they wait for, for the report of a deadlock.
         retry: Execute the block again from its start; else go on at block `then`.
-        then: See `retry`.
+        then: The block to go on at, if not `retry`.
     """
 
     at: int

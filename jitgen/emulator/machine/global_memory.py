@@ -314,7 +314,7 @@ class GlobalMemory:
         f.machine.timeline.events += 1
 
     def settle(self) -> None:
-        """Deliver all stores to peers."""
+        """Deliver all stores to peers that have not arrived."""
         if self.link is not None:
             self.link.arrive()
 
@@ -361,7 +361,7 @@ class GlobalMemory:
         return parts
 
     def _range_of(self, start: int, stop: int) -> Range | None:
-        """Return a range that holds all of some bytes."""
+        """Return a range that holds all of some bytes; None if there is none."""
         for found in self._ranges:
             if found.start <= start and stop <= found.stop:
                 return found

@@ -40,7 +40,7 @@ class Grid:
 
     Attributes:
         stream: The stream.
-        number: Of the launch in it.
+        number: Number of the launch in the stream.
         program: The kernel; None in tests that have none.
         before: The clock after the end of the launches before it.
         follows: Whether a launch of the stream began before it.

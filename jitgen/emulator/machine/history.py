@@ -62,7 +62,7 @@ class History:
 
     Attributes:
         is_checked: Off: nothing is noted and nothing found.
-        warps: Agents whose lanes are written down, always.
+        warps: Agents of the warps whose lanes are recorded at every access.
         strong: The kinds of relaxed accesses that occurred, distinguished by scope and CTA.
     """
 
@@ -150,7 +150,7 @@ class History:
             at: The instruction.
             granules: The granules that each unit reads.
             agents: The units [m].
-            epochs: Theirs [m].
+            epochs: Epochs of the units [m].
             rows: The agents that must be ordered after that write [m].
         """
         if not self.is_checked:

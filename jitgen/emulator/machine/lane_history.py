@@ -192,7 +192,7 @@ class LaneHistory:
             bounds: Of the readers on them.
             rows: The agents that must be ordered after it: one for all, or for each granule [k], or
                 several for all.
-            warps: Those whose lanes are written down.
+            warps: Those whose lanes are recorded at every access.
         """
         own = warps & self._clocks.representatives.gaps.keys()
         size = len(self._wrote[granules])

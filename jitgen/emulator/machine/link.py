@@ -24,7 +24,7 @@ from jitgen.emulator.modes import Links
 @dataclass(frozen=True, slots=True)
 class _Parcel:
     """
-    One element of each of some threads.
+    The stores of one element by each of some threads.
 
     Attributes:
         memory: Integers of the peer's memory.

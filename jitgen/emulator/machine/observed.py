@@ -55,7 +55,7 @@ class Observation:
     Attributes:
         what: A text of what it observed.
         at: Its index.
-        count: How often.
+        count: How often it did.
     """
 
     what: str
@@ -66,12 +66,12 @@ class Observation:
 @dataclass(frozen=True, slots=True)
 class _Done:
     """
-    An access.
+    An access of an agent to a word.
 
     Attributes:
         epoch: Of its agent.
         origin: Grid index of the first CTA of its cluster.
-        order: Of a write its operation.
+        order: Of a write, its operation.
     """
 
     epoch: int
@@ -88,7 +88,7 @@ class _Word:
         first: Its value before the first write.
         last: Its present value.
         is_rising: Every write raised it.
-        number: Of writes.
+        number: Number of writes that changed it, at most one for each instruction.
         writes: The last write of each agent.
         reads: The last read of each agent that uses what it reads, by instruction.
         polls: The value that each loop read last.

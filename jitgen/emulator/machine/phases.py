@@ -166,7 +166,7 @@ class Phases:
 
         Args:
             f: The fragment that executes the instruction `at`, which completes the phase.
-            at: See `f`.
+            at: The index of that instruction.
             barrier: The barrier, in the phase that becomes complete.
             clock: This clock without the order of waits and signals.
         """

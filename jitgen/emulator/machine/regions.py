@@ -45,7 +45,7 @@ _regions: dict[int, tuple[Elements, Region]] = {}
 
 
 def region_of(where: Where) -> Region:
-    """Return the words that contain these bytes."""
+    """Return the words that contain the bytes `where`."""
     if isinstance(where, slice):
         return _stretch(where.start, where.stop)
     known = _regions.get(id(where))
@@ -109,7 +109,7 @@ class Scattered:
         return Scattered((first[:, None] + np.arange(count)).reshape(-1), unit)
 
     def in_bytes(self) -> Scattered:
-        """Return the bytes of these granules."""
+        """Return these granules as granules of one byte."""
         if self.width == 1:
             return self
         spread = self.addresses[:, None] * self.width + np.arange(self.width)
@@ -167,13 +167,13 @@ class Box:
         return Box((self.address - start) // unit, (*outer, -(-inner // unit)), (*strides, 1), unit)
 
     def in_bytes(self) -> Box:
-        """Return the bytes of these granules."""
+        """Return the box in granules of one byte."""
         *outer, inner = self.shape
         strides = tuple(stride * self.unit for stride in self.strides[:-1])
         return Box(self.address * self.unit, (*outer, inner * self.unit), (*strides, 1), 1)
 
     def get(self, plane: NDArray[Scalar]) -> NDArray[Scalar]:
-        """Return a view of the elements of a plane for these granules [shape]."""
+        """Return a view of a plane's elements for these granules [shape]."""
         return self._view(plane)
 
     def put(self, plane: Elements, values: Integers | int) -> None:

@@ -37,7 +37,7 @@ class Given:
     The clocks released at an address for other clusters.
 
     Attributes:
-        device: Of the thread that did it last.
+        device: Device of the thread that released there last.
         near: For clusters of the same device.
         far: For all others; None if the last write there was at ``.gpu``.
     """
@@ -47,7 +47,9 @@ class Given:
     far: ByCluster | None
 
     def followed_by(self, update: Given) -> Given:
-        """Return what is released there after an update, which hands on what was there before."""
+        """
+        Return what the address releases after an update, which hands on what it released before.
+        """
         before = self.near if self.device == update.device else self.far
         near = join_clocks(before, update.near)
         return Given(update.device, near, update.far and join_clocks(self.far, update.far))
@@ -62,7 +64,7 @@ class Given:
 @dataclass(slots=True)
 class Acquired:
     """
-    One acquisition.
+    One acquisition of the clocks of other clusters.
 
     Attributes:
         agent, epoch: The acquiring agent and its epoch then, by the cluster's own clocks.

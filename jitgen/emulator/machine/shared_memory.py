@@ -350,8 +350,8 @@ class SharedMemory:
 
     def take(self, f: Fragment, at: int, where: Where) -> NDArray[np.uint8]:
         """
-        Return the bytes, uint8 of the shape of `where`, and report unwritten ones; a view of them
-        where that is a slice.
+        Return the bytes, uint8 of the shape of `where`, a view of them where that is a slice;
+        report those that were never written.
         """
         region = region_of(where)
         if isinstance(where, slice) or region.chunks is None:

@@ -59,7 +59,7 @@ class Queue:
 
 class Progress:
     """
-    The progress of a device.
+    The launches of a device: which ones run, have ended, or can start.
 
     Attributes:
         queue: The work of the device.

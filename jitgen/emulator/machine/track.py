@@ -30,7 +30,7 @@ class Stamp:
     One access.
 
     Attributes:
-        kind: How.
+        kind: Kind of the access.
         clocks: Those of the cluster.
         agent, epoch: The agent of the access, and its epoch.
         at: The instruction.

@@ -47,7 +47,7 @@ class Share:
 
     Attributes:
         group: Number of the warpgroup.
-        first, stop: Which of its warps.
+        first, stop: The first of its warps, and the one behind the last.
         column: Index of the first of their threads among those of the fragment.
     """
 
@@ -208,7 +208,7 @@ class Warpgroup:
 
         Args:
             f: The fragment that executes the instruction `at`.
-            at: See `f`.
+            at: The index of that instruction.
             share: For which warps.
             target: The accumulators.
             size: Bytes of an element of A, which tell K.
