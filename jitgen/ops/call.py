@@ -183,7 +183,10 @@ class Call(Generic[Args, Validated, Result]):
     def chosen(
         self, args: Args, valid: Validated, session: Session
     ) -> tuple[AnyLaunch, Family, int]:
-        """Do the part of `prepare` that follows validation."""
+        """
+        Choose a config for validated arguments, or take the explicit one, and get its kernel;
+        return the launch, its family and its rows.
+        """
         arch: Arch = valid.arch
         asked, family = args.config, Family(arch=arch)
         wanted: Config
@@ -210,7 +213,10 @@ class Call(Generic[Args, Validated, Result]):
     # What each subclass overrides.
 
     def check_values(self, args: Args, valid: Validated) -> None:
-        """Check values on the device that kernels do not check, if JITGEN_CHECK is on."""
+        """
+        Check values on the device that kernels do not check, if JITGEN_CHECK is on; the base class
+        checks nothing.
+        """
 
     def problem(self, args: Args, valid: Validated) -> Any:
         """Return the problem that the selector gets."""
@@ -230,7 +236,7 @@ class Call(Generic[Args, Validated, Result]):
         raise NotImplementedError
 
     def start(self, launch: Any, args: Args) -> Result:
-        """Launch the kernel."""
+        """Call the launch with the tensors of the call; return the result."""
         raise NotImplementedError
 
     def kind(self, args: Args, valid: Validated) -> dict[str, Any]:
@@ -276,7 +282,10 @@ class Call(Generic[Args, Validated, Result]):
         raise NotImplementedError
 
     def check_entry(self, args: Args, valid: Validated) -> None:
-        """Check conditions that hold for entries only, not for the public call."""
+        """
+        Check conditions that hold for entries only, not for the public call; the base class checks
+        nothing.
+        """
 
     # What a graph of torch's.
 
@@ -295,7 +304,10 @@ class Call(Generic[Args, Validated, Result]):
         ]
 
     def to_graph(self, args: Args, config: str | None) -> tuple[Any, ...]:
-        """Return these arguments' values, with the name of a config in its place."""
+        """
+        Return the values of the arguments in the order of `in_graph`; `config`, the name of a
+        kernel, replaces the config.
+        """
         return tuple(
             [
                 config if name == "config" else value
@@ -333,7 +345,10 @@ class Call(Generic[Args, Validated, Result]):
         return (out,) if isinstance(out, Tensor) else tuple(out)
 
     def written(self, out: Any) -> tuple[str, tuple[Tensor, ...]]:
-        """Return the overload of the operation that writes to `out`, and the tensors of that."""
+        """
+        Return the name of the torch overload that writes to `out`, and the tensors of `out`;
+        without `out`, ``default`` and no tensors.
+        """
         if out is None:
             return "default", ()
         parts = self.parts_of(out)

@@ -44,7 +44,7 @@ def rows_of(args: Expecting, valid: OfGroups) -> int:
 
 def mean_of(args: Expecting, valid: OfGroups) -> int | None:
     """
-    Return the expected rows of a group, if the caller gives them; contiguous calls do not know
-    their groups.
+    Return the expected rows of a group; None if the caller does not give them, and for contiguous
+    calls, which do not know their groups.
     """
     return None if valid.layout is Layout.CONTIGUOUS else args.expected_m

@@ -82,8 +82,8 @@ class InPython:
 
     def check(self, *tensors: Any) -> bool:
         """
-        Return whether the dispatcher treats `tensors` in the same way, in the present state of this
-        thread.
+        Return whether the dispatcher treats `tensors`, in the present state of this thread, as it
+        treated those of the guard, and whether the required sizes and strides are the same.
         """
         are_tensors = all(isinstance(each, Tensor) for each in tensors)
         are_distinct = len({id(each) for each in tensors}) == len(tensors)

@@ -61,8 +61,8 @@ class AnyLaunch:
 
     Attributes:
         function: The compiled entry.
-        tail: Arguments of the entry after the tensors: on a GPU the number of SMs, for one CTA on
-            each.
+        tail: Arguments of the entry after the tensors: numbers of the call, and on a GPU the number
+            of SMs, for one CTA on each.
         config: The config that serves.
         asked: The explicit config of the caller. The cache key holds the identity of this object,
             so it must stay alive.
@@ -250,10 +250,11 @@ def _places(names: Sequence[str], wanted: Collection[str]) -> list[int]:
 def similar(session: Session, key: Key, like: Tensor) -> tuple[Any, ...]:
     """
     Return the cached launches for calls that differ only in the rows of `like`, and cache them
-    under `key`.
+    under `key`; none if several families are cached, and none of them has a launch of its bucket.
 
     Raises:
-        KeyError: No launch of this bucket is cached, or there are no rows.
+        KeyError: No family is cached, or the only one has no launch of this bucket. A call without
+            rows has no bucket.
     """
     rows = like.shape[-2]
     families: tuple[Family, ...] = session.families[key[:ROWS] + key[ROWS + 1 :]]

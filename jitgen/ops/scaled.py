@@ -101,7 +101,9 @@ class ScaledCall(Call[Args, Validated, Scaled]):
         raise NotImplementedError
 
     def to_results(self, args: Any, result: Scaled) -> tuple[Tensor, ...]:
-        """Return q and its scales, or an empty tensor."""
+        """
+        Return q and its scales, or an empty tensor for scales that the kernel does not compute.
+        """
         q, scale = result
         if scale is None or scale is args.global_scale:
             scale = q.new_empty(0, dtype=torch.float32)

@@ -20,14 +20,14 @@ SPARE_ROWS = 5
 
 class Number(NamedTuple):
     """
-    One number of the text that stands for sizes.
+    One number in the text form of sizes.
 
     Attributes:
-        letters: Its name in messages.
-        words: What it counts, in words.
-        least: The smallest that is allowed.
-        multiple: It must be a multiple of this.
-        most: The largest that is allowed; None: any.
+        letters: The name of the number in messages.
+        words: What the number counts.
+        least: The smallest allowed value.
+        multiple: Values must be multiples of this.
+        most: The largest allowed value; None: any.
     """
 
     letters: str
@@ -42,7 +42,7 @@ class Number(NamedTuple):
         return self.least <= value and value % self.multiple == 0 and is_small
 
     def __str__(self) -> str:
-        """Return what it counts, and its limits."""
+        """Return what the number counts, and its limits, as text."""
         multiple = f"a multiple of {self.multiple}" if self.multiple > 1 else ""
         most = "" if self.most is None else f"at most {self.most}"
         least = f"at least {self.least}" if self.least else ""
@@ -76,7 +76,7 @@ class AnySizes:
 
     Attributes:
         numbers: The numbers in the text form of sizes, such as ``3:24:128``.
-        words: Format of the sizes in words, with the names of fields in braces.
+        words: Format string of the sizes as text, with the names of fields in braces.
         num_sms: SMs of the GPU: few, so that a warp or a CTA gets several tiles.
     """
 
@@ -94,7 +94,8 @@ class AnySizes:
     def edges(cls, config: Any, arch: Arch) -> tuple[Self, ...]:  # noqa: ARG003
         """
         Return further sizes, for which only values are checked: at, below and above every constant
-        of `config` that its kernel compares a number with. Each is run once, with its own seed.
+        of `config` that its kernel compares a number with. Each is run once, with its own seed. The
+        base class returns none.
         """
         return ()
 
@@ -114,7 +115,7 @@ class AnySizes:
         return cls.of_numbers(config, *numbers_of(text, cls.numbers))
 
     def __str__(self) -> str:
-        """Return the sizes in words."""
+        """Return the sizes as text."""
         fields = type(self).__dataclass_fields__  # type: ignore[attr-defined]
         shown = {name: getattr(self, name) for name in fields}
         if isinstance(shown.get("rows"), tuple):
@@ -129,7 +130,7 @@ def unequal_rows(rows: int, groups: int) -> tuple[int, ...]:
 
 
 def rows_in_words(rows: tuple[int, ...]) -> str:
-    """Return the rows of groups as ``3 + 32 x 0 + 129``."""
+    """Return the rows of groups as text; equal neighbours are counted: ``3 + 32 x 0 + 129``."""
     runs = [(count, len([*equal])) for count, equal in groupby(rows)]
     return " + ".join(f"{times} x {count}" if times > 1 else f"{count}" for count, times in runs)
 

@@ -36,14 +36,14 @@ def bits_of(tensor: Tensor) -> Tensor:
 
 def bits_differ(found: Tensor, expected: Tensor) -> Tensor:
     """
-    Return which values differ in their bits; NaNs never differ, because there are several NaNs.
+    Return which values differ in their bits; two NaNs never differ, because there are several NaNs.
     """
     both_nan = found.float().isnan() & expected.float().isnan()
     return (bits_of(found) != bits_of(expected)) & ~both_nan
 
 
 def further_than(allowed: Tensor | float) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function that says which values differ by more than `allowed`; NaNs never do."""
+    """Return a function that says which values differ by more than `allowed`; two NaNs never do."""
 
     def differ(found: Tensor, expected: Tensor) -> Tensor:
         found, expected = found.double(), expected.double()
@@ -117,7 +117,7 @@ class Compared:
 @frozen
 class Solved(Compared):
     """
-    A call with its answer.
+    A call with its expected results.
 
     Attributes:
         tensors: The arguments of the kernel, in order, without the number of SMs.
@@ -136,7 +136,10 @@ class Solved(Compared):
         return next(each for each in self.outputs if each.name == name)
 
     def solve(self, function: Callable[..., Any]) -> int:
-        """Run a function that takes `arguments`, and store its results; return `wrong`."""
+        """
+        Run a function that takes `arguments`, and store its results; return the number of wrong
+        values.
+        """
         given = [value for name, value in self.arguments.items() if name != "out"]
         found = function(**self.arguments)
         new = [each for each in _tensors(found) if not any(each is value for value in given)]
@@ -189,7 +192,7 @@ def compared(
     Args:
         name: Name of the argument.
         found: The values that the kernel wrote.
-        expected: Right values of `out`.
+        expected: The right values.
         is_wrong: Which values are wrong, bool.
         group: The group of each row, -1 for a row of no group; None: all rows are of group 0.
         row: The index of each row within its group; None: the index of the row.

@@ -69,7 +69,7 @@ def flat(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def groups_of(args: object) -> Tensor | None:
-    """Return the one of offs, m_indices and masked_m that is given to a call."""
+    """Return the one of offs, m_indices and masked_m that is given to a call; None if none is."""
     every = (getattr(args, name, None) for name in ARGUMENT.values())
     return next((each for each in every if each is not None), None)
 
@@ -368,7 +368,8 @@ def refuse_other_gradients(
         given: Arguments by their names.
         op: The operation.
         differentiable: Names of the arguments that have a gradient.
-        wrong: Whether these have no gradient in this call, the reason, and advice.
+        wrong: For each possible reason: whether it holds, so that no argument has a gradient in
+            this call; the reason; and advice.
 
     Raises:
         InputError: Autograd needs a gradient that does not exist.

@@ -141,6 +141,6 @@ def _indices(name: str, indices: Tensor, sizes: _Sizes) -> None:
 
 
 def _first(is_wrong: Tensor) -> int | None:
-    """Return the first place of a mistake."""
+    """Return the index of the first True; None if there is none."""
     places = is_wrong.nonzero()
     return int(places[0]) if len(places) else None

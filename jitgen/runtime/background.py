@@ -196,7 +196,8 @@ class Background:
 
     def _next(self) -> _Want | None:
         """
-        Wait until it is time for the next kernel, and return it; None if no kernel is requested.
+        Wait until it is time for the next kernel, and return it; None if no kernel is requested, or
+        after `close`.
         """
         with self._changed:
             while self._queue and not self._is_closed:
@@ -270,7 +271,10 @@ _backgrounds: WeakSet[Background] = WeakSet()
 
 @cache
 def _close_at_exit() -> None:
-    """End every worker at exit, before the clean-up of the stores, which was registered earlier."""
+    """
+    Register a function that ends every worker at exit, before the clean-up of the stores, which was
+    registered earlier.
+    """
     atexit.register(_close_all)
 
 

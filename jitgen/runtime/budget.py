@@ -28,8 +28,8 @@ def beyond(
     wanted: Collection[tuple[Config, Arch]], store: Store, most: int
 ) -> tuple[tuple[Config, Arch], ...]:
     """
-    Return the kernels of `wanted` beyond the first `most`; those in `store` are counted first. None
-    if `most` is 0.
+    Return the kernels of `wanted` beyond the first `most`; those in `store` are counted first.
+    Return an empty tuple if `most` is 0.
     """
     if not most or len(wanted) <= most:
         return ()
@@ -44,8 +44,8 @@ def beyond(
 
 def tell(asked: Collection[tuple[Config, Arch]], newest: tuple[Config, Arch], most: int) -> None:
     """
-    Warn, once per process, that the kernels `asked` are more than `most`; every kernel gives an
-    event.
+    Warn, once per process, that the kernels `asked` are more than `most`; every call emits an event
+    that names the kernel `newest`.
     """
     config, arch = newest
     name = config.name(arch)
@@ -64,7 +64,10 @@ def tell(asked: Collection[tuple[Config, Arch]], newest: tuple[Config, Arch], mo
 
 
 def varied(configs: Collection[Config]) -> str:
-    """Return in words in which fields `configs` differ most: ``tile.m has 40 values, ...``."""
+    """
+    Return a text that names the fields in which `configs` differ most: ``tile.m has 40 values,
+    ...``.
+    """
     values: dict[str, set[str]] = {}
     for config in configs:
         for field, value in _leaves(config.to_json()):

@@ -5,8 +5,8 @@ Records which plans were prewarmed, and for which devices, for processes that ma
 A plan's kernels depend on the devices that they are chosen for, on settings, and on the release of
 jitgen. When all kernels of a plan are in a store, a small record with these conditions is written
 beside them. A process that turns compiling off reads the records, including those of its bases, and
-warns if no prewarm was for its device. So the warning comes at the start, and not only at the first
-call whose kernel is missing.
+warns of plans that were not prewarmed for its device. So the warning comes at the start, and not
+only at the first call whose kernel is missing.
 
 A record is no guarantee, because entries may have been removed later. Without records, for example
 if kernels came from a remote cache, there is no warning.
@@ -195,8 +195,8 @@ def kept(store: Store, arch: Arch) -> list[Coverage]:
 
 def tell(store: Store) -> bool:
     """
-    Warn, once, if plans were prewarmed and none of them for the device of this process. Does not
-    initialise a GPU, because the process may fork later.
+    Warn, once, if a plan was prewarmed, but not for the device and settings of this process. Does
+    not initialise a GPU, because the process may fork later.
 
     Returns:
         Whether the device is known; if not, call this again later.
@@ -234,7 +234,7 @@ def tell(store: Store) -> bool:
 
 def standing(store: Store, arch: Arch, names: tuple[str, ...]) -> dict[str, str]:
     """
-    Return for each prewarmed plan why it is not for the device called `names` and the present
+    Return for each prewarmed plan why it is not for the device with these `names` and the present
     settings; an empty text if it is.
     """
     found: dict[str, str] = {}
@@ -249,8 +249,8 @@ def standing(store: Store, arch: Arch, names: tuple[str, ...]) -> dict[str, str]
 def here() -> tuple[Arch, tuple[str, ...]] | None:
     """
     Return this process's target and device names: the name that kernels are chosen for, and the
-    device's own name if it differs. None without a GPU, or while CUDA is not initialised and no
-    JITGEN_DEVICE is set.
+    device's own name if it differs. None for a GPU of no target, or while CUDA is not initialised
+    and JITGEN_DEVICE is not set.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -294,7 +294,7 @@ def _is_earlier(records: list[Coverage]) -> bool:
 
 
 def _difference(record: Coverage, arch: Arch) -> str:
-    """Return the conditions of a prewarm that differ here, in words; empty if none do."""
+    """Return a text with the conditions of a prewarm that differ here; empty if none do."""
     values = now(arch, record.conditions)
     return ", ".join(
         f"{name} {record.conditions[name]}, here {value}"

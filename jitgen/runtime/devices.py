@@ -66,7 +66,7 @@ class Cpu:
     def entry(
         self, session: Session, config: Wanted, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
-        """Return the entry of a kernel."""
+        """Return the entry of a kernel, and its config."""
         return _served(session, config, neighbours, self.arch)
 
 
@@ -82,7 +82,8 @@ class Cuda(NamedTuple):
         self, session: Session, config: Wanted, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """
-        Return the entry of a kernel. With several GPUs, each call makes this one the current one.
+        Return the entry of a kernel, and its config. With several GPUs, each call makes this one
+        the current one.
         """
         function, served = _served(session, config, neighbours, self.arch)
         return (function if self.is_alone else on_device(function, self.number)), served
@@ -113,7 +114,7 @@ class Emulated(NamedTuple):
         config: Wanted,
         neighbours: Sequence[Config],  # noqa: ARG002  # no fallback for an emulator
     ) -> tuple[Entry, Config]:
-        """Return the function that runs `config` in the emulator."""
+        """Return the function that runs `config` in the emulator, and the config."""
         return self.function(config), plain(config)
 
 

@@ -71,7 +71,7 @@ class KernelLoader:
         tiers: The places in which kernels are searched.
 
     Args:
-        store: See above.
+        store: The store from which kernels are read, and to which they are published.
         on_arrival: Called on the background thread with each config that was compiled in the
             background, so that the session drops the launches of the neighbour that was used
             instead.
@@ -129,8 +129,9 @@ class KernelLoader:
 
     def freeze(self, mode: str = "error") -> None:
         """
-        Turn compiling off in this process: from now on, a request for a kernel that is neither in
-        memory nor on disk raises. A compile that is running in the background is finished.
+        Turn compiling off: from now on, a request for a kernel that is neither on this machine nor
+        in JITGEN_REMOTE or JITGEN_SERVICE raises. A compile that is running in the background is
+        finished.
 
         Args:
             mode: ``error`` to freeze, ``off`` to thaw.
@@ -141,7 +142,7 @@ class KernelLoader:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether compiling has ended."""
+        """Whether `freeze` has turned compiling off."""
         return self._frozen
 
     def loaded(self) -> list[Kernel]:
@@ -359,7 +360,7 @@ class KernelLoader:
 
 
 def _kernel(spec: KernelSpec, entry: Entry, tier: str) -> Kernel:
-    """Load the native code of `entry`, which came from `tier`."""
+    """Load the native code of `entry`, which came from `tier`; return the kernel."""
     start = time.perf_counter()
     function = kernel.load(entry)
     seconds = time.perf_counter() - start

@@ -69,7 +69,7 @@ class Step:
 
 @frozen
 class Choices:
-    """The choices of one device for one sweep of a plan, given by its number from 0."""
+    """The choices of one device for one sweep of a plan; `sweep` is its number, from 0."""
 
     plan: str
     sweep: v.Count
@@ -133,7 +133,7 @@ class LockedTarget:
 @frozen
 class Lock:
     """
-    A lock.
+    The content of a lock.
 
     Attributes:
         schema: Version of this form.

@@ -118,9 +118,9 @@ def check(lock: Lock, path: Path, chooser: Chooser, store: Store) -> Place | Non
     """
     Compare this process with a lock; missing kernels are fetched, none is compiled.
 
-    Only the choices and kernels of this process's device are compared. Before the process has used
-    its GPU, the device is the one that the driver's files name; without one, all locked devices are
-    compared.
+    Only the choices and kernels of this process's device, and of the cpu, are compared. Before the
+    process has used its GPU, the device is the one that the driver's files name; without one, all
+    locked devices are compared.
 
     Returns:
         The target and the names of the device that was compared; None: all were.
@@ -213,7 +213,8 @@ def choice_differences(
         choices: The choices of the target that are compared.
         chooser: The chooser of this machine.
         store: The store with the measurements of this machine.
-        asked: None: choose for the device of this process.
+        asked: None: choose for the device of this process; otherwise for the device that each
+            choice names.
     """
     arch, plans = _arch(target), {plan.name: plan for plan in lock.plans}
     found: dict[str, list[str]] = {}
@@ -277,7 +278,10 @@ def key_differences(
 def kernel_differences(
     target: LockedTarget, path: Path, store: Store, wanted: Collection[str]
 ) -> Iterator[Difference]:
-    """Yield the kernels of `wanted` that are missing and cannot be fetched, or have other bytes."""
+    """
+    Yield a difference for each kernel of `wanted` that has other bytes, and one for all that are
+    missing and cannot be fetched.
+    """
     tiers, mine = Tiers(store), specs(target)
     files = {each.name: each.files for each in target.kernels}
     missing: list[str] = []
@@ -302,7 +306,7 @@ REBUILT = (
 
 
 def other_files(meta: Meta, locked: Mapping[str, str]) -> str:
-    """Return, in words, which file of an entry is not the locked one; empty if all are."""
+    """Return a text that says which file of an entry is not the locked one; empty if all are."""
     for name, digest in locked.items():
         found = meta.files.get(name)
         if found is None:
@@ -313,7 +317,7 @@ def other_files(meta: Meta, locked: Mapping[str, str]) -> str:
 
 
 def _first(problem: Problem, locked: Sequence[Step], mine: Sequence[Step]) -> str:
-    """Return in words the first bucket whose kernels differ."""
+    """Return a text that describes the first bucket whose kernels differ."""
     edges = sorted({step.rows for step in (*locked, *mine)})
     for rows in edges:
         there, here = (_at(each, rows) for each in (locked, mine))

@@ -186,7 +186,8 @@ def text_of(data: bytes, path: Path) -> str:
 
 def found(wanted: Wanted, arch: Arch) -> Override | None:
     """
-    Return the edited kernel that serves `wanted` on `arch`: itself, or that of JITGEN_OVERRIDE.
+    Return the edited kernel that serves `wanted` on `arch`: itself, or that of JITGEN_OVERRIDE;
+    None if there is none.
 
     Raises:
         OverrideError: A file of JITGEN_OVERRIDE cannot be used.

@@ -128,7 +128,10 @@ class Session:
         return self._chooser.doubts + self._misses
 
     def note_miss(self, miss: KernelMiss) -> None:
-        """Record that another kernel is used because the chosen one is missing; see `doubts`."""
+        """
+        Record that another kernel is used because the chosen one is missing; misses that may be
+        temporary count as `doubts`.
+        """
         self._misses += miss.is_passing
 
     def select(self, problem: Any, arch: Arch | str | None = None, **options: Any) -> Choice:
@@ -150,7 +153,7 @@ class Session:
         use the compared choices. If the process has not used its GPU yet, the comparison is for the
         GPU of the host, or for all devices of the lock, and the first call compares again.
 
-        Without `lock`, warn if plans were prewarmed, but none for the GPU of this process: now, or
+        Without `lock`, warn if a plan was prewarmed, but not for the GPU of this process: now, or
         at the first call if the process has not used its GPU yet.
 
         Raises:
@@ -198,8 +201,8 @@ class Session:
 
     def tell_coverage(self) -> None:
         """
-        Warn, once, if compiling is off and no plan was prewarmed for the device of calls. With a
-        lock, raise LockError if the device, which was not known before, differs from it.
+        Warn, once, if compiling is off and a plan was prewarmed, but not for the device of calls.
+        With a lock, raise LockError if the device, which was not known before, differs from it.
         """
         if self._lock_to_check is not None:
             self._check_locked_device()
@@ -220,8 +223,8 @@ class Session:
 
     def reset(self) -> None:
         """
-        Also drop the loaded kernels, so that the next call opens the store that the settings name
-        then. A compile in the background is ended.
+        Drop choices, cached launches and loaded kernels, so that the next call opens the store that
+        the settings name then. A compile in the background is ended.
         """
         with self._lock:
             forgotten, self._loader = self._loader, None
@@ -335,7 +338,7 @@ settings.watch("numerics", _forget_launches)
 
 def get_kernel(config: Config | Override | str, arch: Arch | str | None = None) -> Kernel:
     """
-    Return the kernel of `config`, from memory, otherwise from disk, otherwise by compiling it.
+    Return the kernel of `config`: from memory, from disk, from another host, or by compiling it.
 
     Args:
         config: A config, a kernel's name, or an edited kernel: see `jitgen.override`.

@@ -146,7 +146,7 @@ def serving(wanted: Wanted, arch: Arch) -> KernelSpec:
 
     Raises:
         OverrideError: A file of JITGEN_OVERRIDE cannot be used.
-        SettingError: Its folder cannot be.
+        SettingError: The folder of JITGEN_OVERRIDE cannot be used.
         UnsupportedConfig: `arch` cannot run it.
         ToolchainError: The compiler's versions, which the key holds, are not known here.
     """

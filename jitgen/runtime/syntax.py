@@ -78,7 +78,7 @@ def mistake(text: str) -> str:
 
 
 def _look(text: str) -> str:
-    """Do the check in this process."""
+    """Return why `text` is not Python, as `mistake` does, but checked in this process."""
     try:
         compile(text, "source", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:  # the latter: a NUL

@@ -59,7 +59,7 @@ class Memory:
         self._entries: dict[str, Entry] = {}
 
     def get(self, spec: KernelSpec) -> Entry | None:
-        """Return the entry that `keep` was given."""
+        """Return the entry of `spec` that `keep` stored; None if there is none."""
         return self._entries.get(spec.key)
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry | None:  # noqa: ARG002
@@ -145,7 +145,10 @@ class Tiers:
         return found
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry:
-        """Store a compiled kernel in the first tier that accepts it, otherwise in memory."""
+        """
+        Store a compiled kernel in the first tier that accepts it; in memory, too, if other
+        processes will not find it.
+        """
         for tier in self._tiers:
             entry = tier.put(meta, files)
             if entry is not None:
@@ -381,7 +384,7 @@ def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
 
 
 def _private(tiers: Tiers, meta: Meta, artifact: Artifact, why: str) -> Entry:
-    """Return the entry of a kernel that serves this process only."""
+    """Keep a kernel in memory, for this process only; return its entry, which says `why`."""
     from jitgen.cache import Entry
 
     entry = replace(Entry.of(meta, artifact.files), why_private=why)

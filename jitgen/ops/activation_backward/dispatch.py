@@ -41,7 +41,7 @@ class Launch(AnyLaunch):
 
 
 def new_results(dy: Tensor, x: Tensor) -> Results:
-    """Return dense results for such operands, not initialised."""
+    """Return uninitialised dense dx, y and sums for these operands."""
     sums = (*dy.shape[:-1], sums_of(dy.shape[-1]))
     return (
         x.new_empty(x.shape),

@@ -21,7 +21,9 @@ class Launch(AnyLaunch):
     """A cached launch: everything that a call needs except its tensors."""
 
     def call(self, y: Tensor, *others: Tensor, out: Tensor | None) -> Tensor:
-        """Launch the kernel, into `out` if it is given; return the sums."""
+        """
+        Launch the kernel, into `out` if it is given; return y plus the products with the adapters.
+        """
         if out is None:
             out = y.new_empty(y.shape)
         self.function(y, *others, out, *self.tail)

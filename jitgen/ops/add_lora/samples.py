@@ -102,9 +102,9 @@ def make(
 
     Rows are in the order of experts; rows without a pair follow them. Every fifth token has no
     adapter, and some tokens have a number that belongs to no adapter; some pairs have experts of
-    other devices. Values of x that no row uses are NaN. Values of exact calls are small integers,
-    and their scales powers of two. Results of other calls may differ from the right ones by one
-    step of bfloat16 and by the rounding errors of float32 sums.
+    other devices. With `by_row`, rows of x without a pair are NaN. Values of exact calls are small
+    integers, and their scales powers of two. Results of other calls may differ from the right ones
+    by one step of bfloat16 and by the rounding errors of float32 sums.
     """
     chance = torch.Generator(device).manual_seed(seed)
 

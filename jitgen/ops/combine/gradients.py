@@ -13,8 +13,8 @@ from torch import Tensor
 
 def of_rows(dout: Tensor, inverse: Tensor, topk_weights: Tensor, shape: torch.Size) -> Tensor:
     """
-    Return the gradient of y, which has this shape: of each row the sum over its places, in float32;
-    0 for rows of no place.
+    Return the gradient of y, whose shape is `shape`: for each row, the sum over the places that
+    have the row, in float32; 0 for rows of no place.
     """
     count = shape[:-1].numel()
     rows = inverse.flatten().long()

@@ -46,8 +46,8 @@ class Sizes(AnySizes):
     def of(cls, config: CombineConfig, arch: Arch) -> tuple[Self, ...]:
         """
         Return sizes that test `config`: a tile that is not full, more places than are loaded at
-        once, and more columns than a warp has, with a tail of one vector; and tokens that have no
-        places at all, for which compilers write code of their own.
+        once, and more columns than a warp adds up at once, with a tail of one vector; and tokens
+        that have no places at all, for which compilers write code of their own.
         """
         tiling = config.tiling
         top_k = min(MOST_PLACES, 2 * tiling.loads + 1)
@@ -89,12 +89,11 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Every fourth place has no row, and the second token has no rows at all; rows are in random
-    order. All places of one token have the first row, those of another token the last row, and
-    those of three more tokens have indices outside of y. Rows of y without a token are NaN, so that
-    a kernel that adds them is found. Weights of exact calls are powers of two. Results of other
-    calls may differ from the right ones by one step of bfloat16 and by the rounding errors of
-    float32 sums.
+    Rows are in random order, and about one place in four has no row; nor have those of the second
+    token. Then, in each place, one token gets the first row, one the last row, and three get
+    indices outside of y. Rows of y without a token are NaN, so that a kernel that adds them is
+    found. Weights of exact calls are powers of two. Results of other calls may differ from the
+    right ones by one step of bfloat16 and by the rounding errors of float32 sums.
     """
     chance = torch.Generator(device).manual_seed(seed)
     shape = (sizes.tokens, sizes.top_k)

@@ -21,7 +21,7 @@ def combine_experts(
 
     Args:
         rows: (T, top_k, H) bfloat16.
-        has_row: (T, top_k) bool, whether there is one.
+        has_row: (T, top_k) bool, whether the place has a row.
         topk_weights: (T, top_k) float32.
         shared: (T, H) bfloat16, added at the end.
         shared_weights: (T,) float32, what its rows are multiplied with; None: 1.

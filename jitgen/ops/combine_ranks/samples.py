@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Sample calls of `combine_ranks` that test a kernel, with their right results: one device stands for
-all ranks, as in the samples of `dispatch`.
+Sample calls of `combine_ranks` that test a kernel, with their right results: one device plays all
+ranks, as in the samples of `dispatch`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Sizes(AnySizes):
 def unreachable(config: CombineRanksConfig) -> tuple[Excuse, ...]:
     """
     Return the branches that no sample reaches: those that samples of `dispatch` do not reach, and
-    that for tokens without a place.
+    the branch for tokens without a place.
     """
     found = of_tokens.unreachable(config)
     if not config.of_experts:
@@ -200,13 +200,13 @@ def _solved(
     is_exact: bool,
 ) -> Solved:
     """
-    Return a call of this round.
+    Return the call with these arguments, and its expected results.
 
     Args:
         tensors: All arguments but out.
         link: The connection of the rank.
         expected: The right sums, and the right content of the inbox.
-        most: The same sums over absolute values, which bounds of rounding errors are relative to.
+        most: The sums over absolute values, which bounds of rounding errors are relative to.
         is_exact: Whether every sum is exact.
     """
     sums, inbox = expected
@@ -226,7 +226,10 @@ def _solved(
 
 
 def _travelling(rows: Tensor, is_sent: Tensor) -> Tensor:
-    """Return the part of an inbox of a rank that sends some of (room, TOP_K, n) rows."""
+    """
+    Return the part of an inbox that one rank writes: for each token a mask of the places that are
+    sent; then the vectors of all (room, TOP_K, n) `rows`, -1 for those that are not sent.
+    """
     n = rows.shape[2]
     bits = (is_sent.int() << torch.arange(TOP_K, device=rows.device)).sum(1)
     heads = torch.stack([bits, torch.zeros_like(bits)], 1).int()

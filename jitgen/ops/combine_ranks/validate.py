@@ -60,7 +60,10 @@ def check_sums(
     shared_weights: Tensor | None,
     out: Tensor | None,
 ) -> None:
-    """Check sums, the connection of this rank to its peers, and the rows of its own tokens."""
+    """
+    Check y, the connection of this rank to its peers, and the tensors for the rank's own tokens:
+    shared, its weights and out.
+    """
     common.require("y", y)
     like = ("y", y.device)
     check_rows("y", y, like)

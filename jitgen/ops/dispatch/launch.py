@@ -43,8 +43,8 @@ def launch_for(
 
 def exchange(launch: AnyLaunch, tensors: tuple[Tensor, ...], device: Device, link: Link) -> None:
     """
-    Send and receive. On a GPU this is one launch, and the kernel waits; on a CPU this function
-    waits.
+    Send to the peers of `link` and receive from them. On a GPU this is one launch, and the kernel
+    waits; on a CPU this function waits.
 
     Raises:
         PeerTimeout: On a CPU, a wait reached its limit, and ranks are not masked. On a GPU,
@@ -81,7 +81,8 @@ def _mask(state: Tensor, source: int) -> None:
 
 def _note_late(state: Tensor, missing: int) -> None:
     """
-    Record in the state, as kernels on a GPU do, which rank and step a wait reached its limit for.
+    Record in the state, as kernels on a GPU do, that a wait reached its limit: its step, its round
+    and the rank that did not send.
     """
     number, is_of_sums = divmod(int(state[rounds.SENT]), 2)
     state[rounds.FAILED] = missing + (rounds.OF_SUMS if is_of_sums else 0)

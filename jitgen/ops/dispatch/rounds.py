@@ -120,5 +120,5 @@ class Link(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return self.peers.shape[0]

@@ -149,7 +149,7 @@ def link_of(travelling: torch.Tensor, state: torch.Tensor, *, can_mask: bool) ->
 
 
 def _tokens(sizes: Sizes, count: int, chance: torch.Generator, device: str) -> Tokens:
-    """Return tokens of a rank."""
+    """Return `count` random tokens with their experts and weights."""
     bits = torch.randint(-(2**15), 2**15, (count, sizes.k), generator=chance, device=device)
     shape = (count, sizes.top_k)
     ids = torch.randint(-1, 300, shape, generator=chance, device=device)

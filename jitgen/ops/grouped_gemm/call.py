@@ -247,7 +247,10 @@ _prepacked: list[Callable[[Any], Tensor]] = []
 
 
 def _with_prepacked() -> Callable[[Any], Tensor]:
-    """Return the calls with prepacked weights; most programs do not use them."""
+    """
+    Return the function for calls with prepacked weights. It is imported when it is first needed,
+    because most programs do not use it.
+    """
     if not _prepacked:
         from jitgen.ops.grouped_gemm.prepacked_call import grouped_gemm
 

@@ -208,8 +208,8 @@ def _steps(config: GroupedGemmConfig, arch: Arch) -> tuple[int, int]:
 
 def _shortest(types: Operands, vector: int) -> int:
     """
-    Return the shortest K: as many values as share a scale where weights are prepacked, because with
-    fewer of them one scale a row does not say how many share it.
+    Return the shortest K: at least `vector`. If weights are prepacked, it is also at least the
+    number of values that share a scale: for a shorter K, one scale a row does not tell this number.
     """
     form = PrepackedFormat.of(types.b_dtype, types.scale_granularity)
     return max(vector, form.facts.values if form and types.b_layout.is_prepacked else 0)

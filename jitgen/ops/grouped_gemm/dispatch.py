@@ -38,7 +38,7 @@ class Launch(AnyLaunch):
     A cached launch: everything that a call needs except its tensors.
 
     Attributes:
-        way: Form of a warm call's launch.
+        way: How a warm call launches: `SCALED`, `SCALED_ON_GPU`, `UNSCALED` or `ANY`.
         copies_scales: Whether a_scale must be copied, because kernels cannot read its strides.
         unit_scales: Scales of 1, for operands without scales.
         columns: N of the result that the call allocates if `out` is not given.

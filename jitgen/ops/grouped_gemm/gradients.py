@@ -122,7 +122,9 @@ def _readable(dy: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _sorted(m_indices: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
-    """Return the rows sorted by group, padding rows last, and the end of each group."""
+    """
+    Return the indices of the rows sorted by group, padding rows last, and the end of each group.
+    """
     owners = torch.where(m_indices < 0, num_groups, m_indices)
     in_order, order = torch.sort(owners, stable=True)
     every = torch.arange(num_groups, dtype=owners.dtype, device=owners.device)

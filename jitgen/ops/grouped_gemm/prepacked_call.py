@@ -91,9 +91,9 @@ class UnpackedLaunch(AnyLaunch):
     Attributes:
         unpack: The compiled entry that unpacks weights.
         unpack_config: Its config.
-        front: As of `PrepackedLaunch`.
-        columns: As of `PrepackedLaunch`.
-        out_dtype: As of `PrepackedLaunch`.
+        front: Number of leading dimensions of a that out has, too.
+        columns: N of the result that the call allocates if `out` is not given.
+        out_dtype: Its type.
     """
 
     unpack: Callable[..., Any]
@@ -201,8 +201,8 @@ class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
         self, args: PrepackedArguments, valid: Validated, session: Session
     ) -> tuple[AnyLaunch, Family, int]:
         """
-        Get one kernel for prepacked weights, or two: one that unpacks the weights, and one for FP8
-        weights.
+        Return a launch of one kernel for prepacked weights, or of two: one that unpacks the
+        weights, and one for FP8 weights; its family; and its rows.
         """
         rows = self.rows(args, valid)
         if args.config is None and rows and args.b.has_near_rows:
@@ -227,8 +227,9 @@ class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
 
     def in_graph(self) -> list[tuple[str, str, Any]]:
         """
-        Return the arguments in a graph. Graphs that older versions saved have the bias in another
-        place, and no format.
+        Return name, type and default of each argument in a graph. Their order is that of graphs
+        that older versions saved: the bias follows masked_m, and the format, which those graphs
+        lack, is last.
         """
         found = {name: (name, kind, default) for name, kind, default in super().in_graph()}
         weights = (("b_factor", "Tensor"), ("n", "int"), ("b_layout", "str"))
@@ -281,7 +282,7 @@ def _unpacked(
     valid: Validated, found: Algorithms, session: Session
 ) -> PrepackedLaunch | UnpackedLaunch:
     """
-    Return a launch of two kernels.
+    Return a launch of two kernels: one unpacks the weights, and one multiplies them.
 
     If one of them is not compiled, return a launch of the kernel for prepacked weights, which
     computes the same; with JITGEN_ON_MISS=fallback only until the two are compiled, otherwise

@@ -55,7 +55,7 @@ def activations(draw: Draw, problem: GroupedGemmProblem, rows: Rows) -> tuple[Te
 
 def weights(draw: Draw, problem: GroupedGemmProblem, is_idle: Tensor | None) -> PrepackedWeights:
     """
-    Return b.
+    Return random prepacked weights, the argument b.
 
     Args:
         draw: Where values come from.

@@ -309,10 +309,11 @@ class Solved(Compared):
     @classmethod
     def of(cls, call: Call, *, is_exact: bool) -> Self:
         """
-        Return `call` with its answer, computed where its tensors are.
+        Return `call` with its expected results, computed on the device of its tensors.
 
-        The reference is computed in float64, because the rounding errors of a float32 reference
-        would be as large as those of a kernel, and `allowed` does not allow for both.
+        If sums are not exact, the reference is computed in float64, because the rounding errors of
+        a float32 reference would be as large as those of a kernel, and `allowed` does not allow for
+        both.
         """
         dtype = torch.float32 if is_exact else torch.float64
         expected = reference.sums(call.arguments, dtype).float()
@@ -321,7 +322,7 @@ class Solved(Compared):
     @property
     def magnitude(self) -> Tensor:
         """
-        The same sums over absolute values, which bounds of rounding errors are relative to;
+        The sums over absolute values of a and b, which bounds of rounding errors are relative to;
         computed at each access.
         """
         return reference.sums(self.arguments, is_absolute=True)

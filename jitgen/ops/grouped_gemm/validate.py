@@ -214,7 +214,8 @@ def require_differentiable(given: Mapping[str, Any]) -> None:
 
 def _b_layout(b: Tensor, space: Space, of_a: DType) -> BLayout:
     """
-    Return the layout of b by its strides; if b has one column or one row, K counts as contiguous.
+    Return the layout of b by its strides. A K of 1 counts as contiguous; an N of 1 does if K is not
+    contiguous.
     """
     _, n, k = b.shape
     if of_a not in space.n_major or b.stride(2) == 1 or k == 1:
@@ -233,7 +234,8 @@ def check_bias(bias: Tensor | None, groups: int, n: int) -> None:
 
 def check_the_rest(args: Arguments[Any]) -> None:
     """
-    Check that out does not overlap with itself, and that the hints for choosing a kernel are valid.
+    Check that out does not overlap with itself, and that expected_m, min_latency and numerics are
+    valid.
     """
     require_rows_apart(args.out)
     require_count("expected_m", args.expected_m)
@@ -254,7 +256,7 @@ def _torch_types(dtypes: Sequence[DType]) -> list[torch.dtype]:
 
 
 def _hint(a: Tensor, b: Tensor) -> str:
-    """Return a likely reason why K differs, as text; empty if K agrees or the reason is unknown."""
+    """Return a likely reason why the shapes of a and b differ, as text; empty if none is known."""
     of_a, of_b = OF_TORCH[a.dtype], OF_TORCH[b.dtype]
     if of_a is not of_b:
         return f": {of_b} has two values a byte, {of_a} one"

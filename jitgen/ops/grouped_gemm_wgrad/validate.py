@@ -113,14 +113,16 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
 
 def require_differentiable(given: Mapping[str, object]) -> None:
     """
-    Check that autograd needs no gradients other than those of dy and a.
+    Check that autograd needs no gradients other than those of dy and a, and these only without
+    `out`.
 
     Args:
         given: Arguments of `grouped_gemm_wgrad` by their names; those that are missing count as
             None.
 
     Raises:
-        InputError: It needs a gradient of `out`, or of an argument other than dy and a.
+        InputError: Autograd needs a gradient of, or through, `out`, or of an argument other than dy
+            and a.
     """
     others = given
     if given.get("out") is None:

@@ -40,7 +40,8 @@ def moe_decode(  # noqa: PLR0913  # each is one thing to say
 
     ``out[t] = sum over j of topk_weights[t, j] * w2[e] . (silu(w13[e, :I] . x[t]) * (w13[e, I:] .
     x[t]))`` with ``e = topk_ids[t, j] - first_expert``, for the experts on this device. Tokens and
-    h are quantised as `jitgen.quantize.per_token_group` does it; sums are float32, rounded once.
+    h, the values that w2 is multiplied by, are quantised as `jitgen.quantize.per_token_group` does
+    it; sums are float32, rounded once.
 
     All CTAs of the launch, one on each SM, run at the same time and wait for each other. So two
     such launches must not run on a GPU at the same time, for example on two streams: each might

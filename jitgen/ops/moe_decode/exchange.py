@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The memory in which CTAs of `moe_decode` exchange h, and the counter of its launches.
+The memory in which CTAs of `moe_decode` exchange h (the activated values), and the counter of its
+launches.
 
 A word has two columns of h and the number of the launch that wrote it, so nothing is cleared
 between launches. `words` and `state` belong together: a word counts as new if its number is the
@@ -44,6 +45,7 @@ class Exchange(NamedTuple):
 
 def rows_for(tokens: int, top_k: int) -> int:
     """
-    Return the number of rows that these tokens may need: one for each chosen expert of a token.
+    Return the number of rows that these tokens may need: for each expert that they may choose, one
+    for each token.
     """
     return tokens * tokens * top_k

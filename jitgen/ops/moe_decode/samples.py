@@ -114,9 +114,9 @@ def make(
     """
     Return a call with `sizes`, the same for the same `seed` on the same `device`.
 
-    Some chosen experts are on other devices, and the first token may have one expert twice. Gates
-    of exact calls are so large that silu(gate) equals gate. So every kernel quantises the same h,
-    and results differ only by float32 sums. In other calls a value of h may be rounded to the
+    Some chosen experts are on other devices, and a token may have one expert twice. Gates of exact
+    calls are so large that silu(gate) equals gate. So every kernel quantises the same h, and
+    results differ only by float32 sums. In other calls a value of h may be rounded to the
     neighbouring e4m3 value.
     """
     chance = torch.Generator(device).manual_seed(seed)
@@ -160,7 +160,7 @@ def make(
 def _experts(shape: tuple[int, int], experts: int, chance: torch.Generator) -> Tensor:
     """
     Return experts of tokens, some of which are on other devices; experts repeat if there are fewer
-    than needed. If there are several, only the last pair has the last expert.
+    than needed. If there are several experts and tokens, only the last pair has the last expert.
     """
     here = torch.arange(-1, experts + 1, device=chance.device)
     every = [
@@ -202,7 +202,10 @@ def _tokens(shape: tuple[int, int], chance: torch.Generator, *, is_exact: bool) 
 def _weights(
     name: str, shape: tuple[int, int, int], chance: torch.Generator, *, is_exact: bool
 ) -> dict[str, Tensor]:
-    """Return weights and their scales by name: of exact calls small integers, powers of two."""
+    """
+    Return weights and their scales by name; those of exact calls are small integers and powers of
+    two.
+    """
     blocks = (shape[0], shape[1] // _BLOCK, shape[2] // _BLOCK)
     device = chance.device
     if is_exact:

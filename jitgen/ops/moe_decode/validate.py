@@ -115,7 +115,10 @@ def require_room(config: MoeDecodeConfig, hidden: int) -> None:
 def _check_weights(
     x: Tensor, given: Experts, top_k: int, like: tuple[str, torch.device]
 ) -> MoeDecodeProblem:
-    """Check that the weights of both products, and their scales, fit each other."""
+    """
+    Check that the weights of both products, and their scales, fit x and each other; return the
+    sizes.
+    """
     w13, w13_scale, w2, w2_scale = given
     hidden = x.shape[1]
     for name, each in (("w13", w13), ("w2", w2)):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second GEMM of an MoE layer as one dense GEMM: all experts along K, weighted by alpha."""
+"""
+The second GEMM of an MoE layer as one dense GEMM: all experts along K, weighted by the router's
+weights.
+"""
 
 from jitgen.config.operation import Operation
 

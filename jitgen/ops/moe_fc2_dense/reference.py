@@ -2,8 +2,8 @@
 """
 Reference for the kernels of `moe_fc2_dense`, in plain torch.
 
-    out[t, n] = sum over e of  alpha[t, e] * sum over i of  a[t, e, i] * a_scale[e, t, i]
-                                                          * b[e, n, i] * b_scale[e, n, i]
+    out[t, n] = sum over e of  router_weights[t, e] * sum over i of  a[t, e, i] * a_scale[e, t, i]
+                                                                   * b[e, n, i] * b_scale[e, n, i]
 
 where each scale is repeated over the values that share it. Kernels add in another order and round
 once, at the end, to the type of `out`.

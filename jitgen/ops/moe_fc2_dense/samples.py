@@ -287,7 +287,9 @@ def _magnitudes(x: Tensor) -> Tensor:
 
 
 def _finite(scale: Tensor) -> Tensor:
-    """Return scales with NaN replaced by the smallest one."""
+    """
+    Return scales in atoms with NaN replaced by the smallest value of their type; others unchanged.
+    """
     if scale.dtype not in POISON:
         return scale
     codes = scale.view(torch.uint8)
@@ -295,7 +297,9 @@ def _finite(scale: Tensor) -> Tensor:
 
 
 def _routed(sizes: Sizes, options: dict[str, Any], *, has_idle: bool) -> Tensor:
-    """Return which experts each token has, (T, E) bool; some experts have no token."""
+    """
+    Return which experts each token has, (T, E) bool; with `has_idle` some experts have no token.
+    """
     experts = torch.arange(sizes.experts, device=options["device"])
     busy = experts[experts % _IDLE != _IDLE - 1] if has_idle else experts
     routed = torch.zeros(sizes.tokens, sizes.experts, dtype=torch.bool, device=options["device"])
@@ -306,7 +310,7 @@ def _routed(sizes: Sizes, options: dict[str, Any], *, has_idle: bool) -> Tensor:
 
 
 def _sums(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, alpha: Tensor) -> Tensor:
-    """Return the sums in float64."""
+    """Return the result of `moe_fc2_dense` in float64, not rounded."""
     if a_scale.dtype is torch.float32:
         a_scale, b_scale = a_scale.double(), b_scale.double()
     return reference.moe_fc2_dense(a, b, a_scale, b_scale, alpha.double(), out_dtype=torch.float64)

@@ -61,7 +61,7 @@ class Validated(AnyValidated):
 
     @property
     def operands(self) -> Operands:
-        """The types of every kernel that serves."""
+        """The operand types of the kernels that serve the call."""
         return Operands(
             a_dtype=self.a_dtype,
             b_dtype=self.a_dtype,

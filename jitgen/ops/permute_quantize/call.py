@@ -110,7 +110,7 @@ def permute_quantize(  # noqa: C901, PLR0913  # each is one thing to say
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was
             given. While autograd is on, so is a tensor that requires a gradient, except x with
-            format ``none`` and an inverse.
+            format ``none``, an inverse and no `out`.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

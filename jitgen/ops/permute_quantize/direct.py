@@ -98,7 +98,8 @@ def _scattered(_: PermuteQuantizeConfig, found: dict[str, Any], __: Session) -> 
 
 def _sorted(_: PermuteQuantizeConfig, found: dict[str, Any], session: Session) -> dict[str, Any]:
     """
-    Check the arguments of a kernel that sorts; return those of the same call with sorted pairs.
+    Check the arguments of a kernel that sorts; return those of `permute_quantize` for the sorted
+    pairs.
     """
     ids, order = found["topk_ids"], Sorting(*(found[name] for name in SORTED))
     common.require("topk_ids", ids, rank=(2, "(T, k)"))

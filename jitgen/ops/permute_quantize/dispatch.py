@@ -44,7 +44,8 @@ class Launch(AnyLaunch):
         form: The format of the scales; None if the kernel computes no scales.
         num_groups: Number of ragged groups if scales lie in atoms; otherwise 0.
         is_scatter: Whether the kernel reads the inverse instead of the permutation.
-        is_relayed: Whether it reads both, and needs memory for the scales of tokens.
+        is_relayed: Whether the kernel reads the inverse and the permutation, and needs memory for
+            the scales of tokens.
     """
 
     per_element: int
@@ -91,7 +92,10 @@ class Launch(AnyLaunch):
 
 
 def new_by_token(x: Tensor) -> Tensor:
-    """Return uninitialised memory for the block scales of every token: rows of 16 bytes."""
+    """
+    Return uninitialised memory for the block scales of every token, float32; rows are multiples of
+    16 bytes.
+    """
     blocks = -(-x.shape[-1] // SCALE_BLOCK)
     return x.new_empty((x.shape[0], -(-blocks // _WORD) * _WORD), dtype=torch.float32)
 
@@ -193,8 +197,8 @@ class PermuteQuantize(ScaledCall[Arguments, Validated]):
 
 def _expected(args: Arguments, valid: Validated) -> int | None:
     """
-    Return the number of tokens that have as many places as the rows that the caller expects in all
-    matrices; None if the caller expects nothing, or in other layouts, where the tokens are known.
+    Return the number of tokens that have as many places as all matrices have rows, at `expected_m`
+    rows each; None without `expected_m`, or in layouts whose number of rows is known.
     """
     if args.expected_m is None or valid.layout is not Layout.MASKED:
         return None

@@ -109,8 +109,9 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Every fifth token has no place, except the first and the last one, and every layout has rows of
-    no group. Some pairs, and some rows of the inverse, are out of range.
+    Every fifth token has no row, except the last one; the first and the last pair have rows; and
+    every layout has rows of no group. Some rows of the inverse are out of range, and some pairs if
+    the kernel gathers.
     """
     chance = torch.Generator(device).manual_seed(seed)
     rows = sum(sizes.rows)
@@ -131,7 +132,8 @@ def make(
 
 def _spoilt(numbers: Tensor, chosen: Tensor, count: int) -> Tensor:
     """
-    Return int32 `numbers` in which the `chosen` ones are replaced by numbers of at least `count`.
+    Return int32 `numbers` in which the `chosen` ones are replaced by negative numbers and by
+    numbers of at least `count`.
     """
     limits = torch.iinfo(torch.int32)
     others = torch.tensor([-1, count, limits.max, limits.min, count + 1], device=numbers.device)
@@ -213,8 +215,8 @@ def solved(
 
 def _given(config: PermuteQuantizeConfig, x: Tensor, groups: int) -> Tensor | None:
     """
-    Return the scale that the caller gives; some of those for NVFP4 are so small that values are
-    clipped.
+    Return the argument `global_scale`; None if the format needs none. Some for NVFP4 are so small
+    that values are clipped.
     """
     if config.format is Format.TENSOR:
         return torch.tensor([0.0117], device=x.device)
@@ -245,7 +247,10 @@ def experts_of(pairs: Tensor, rows: tuple[int, ...], tokens: int, top_k: int) ->
 
 
 def order_of(topk_ids: Tensor, groups: int) -> list[Output]:
-    """Return the order of the pairs, as a kernel writes it."""
+    """
+    Return the expected order of the pairs (offs, permutation, inverse), each with a tensor that the
+    kernel writes.
+    """
     expected = of_route.sort_pairs(
         topk_ids, experts=FIRST_EXPERT + groups + 2, first_expert=FIRST_EXPERT, local_experts=groups
     )

@@ -75,7 +75,7 @@ class Launch(AnyLaunch):
         q: Tensor | None,
         found: Tensor | None,
     ) -> Sorted:
-        """Launch the kernel, into `q` and `found` if they are given."""
+        """Launch the kernel, into `q` and `found` if they are given; return its results."""
         tokens, top_k = topk_ids.shape
         rows, columns = tokens * top_k, x.shape[-1]
         order = Sorting(*new_indices(topk_ids, tokens, top_k, self.local_experts, 0))
@@ -232,7 +232,7 @@ class ValidatedSort(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Tokens."""
+        """Number of tokens."""
         return self.checked.rows
 
 

@@ -148,13 +148,14 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
 
 def require_differentiable(given: Mapping[str, Any]) -> None:
     """
-    Check that autograd needs no gradient but that of bfloat16 rows, which the inverse finds.
+    Check that autograd needs no gradient but that of x, which exists for format ``none`` with an
+    inverse and without `out`.
 
     Args:
         given: Arguments of `permute_quantize` by their names.
 
     Raises:
-        InputError: It needs another one; the message has advice.
+        InputError: Autograd needs another gradient; the message has advice.
     """
     common.refuse_other_gradients(
         common.flat(given),
@@ -263,5 +264,8 @@ def form_of(form: Format) -> ScaleFormat | None:
 
 
 def counted(form: Format, offs: Tensor | None, num_groups: int) -> int:
-    """Return the groups from whose starts atoms count ragged rows; 0 for others."""
+    """
+    Return the number of ragged groups if scales lie in atoms, where each group begins with a new
+    block of atoms; otherwise 0.
+    """
     return num_groups if form.has_atoms and offs is not None else 0

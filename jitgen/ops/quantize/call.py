@@ -39,7 +39,7 @@ def mxfp8(
     """
     Quantise activations or weights to MXFP8: e4m3 with a power of two for every 32 along K.
 
-    On sm_90a and sm_100a bfloat16 with K a multiple of 16 takes one kernel that reads x once;
+    On GPUs of jitgen's targets bfloat16 with K a multiple of 16 takes one kernel that reads x once;
     everything else takes torch's operations. Nothing waits for the device.
 
     Args:

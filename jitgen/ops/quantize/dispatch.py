@@ -172,7 +172,7 @@ class Quantize(Call[Arguments, Any, Any]):
 
 
 def _in_torch(args: Arguments) -> Result:
-    """Return the results by torch's operations."""
+    """Compute the results with torch's operations, in `out` if it is given."""
     x, offs, out = args.x, args.offs, args.out
     if args.format == Format.NVFP4:
         found = nv16.nvfp4(x, offs=offs, global_scale=args.global_scale)[:2]

@@ -50,8 +50,9 @@ class Sizes(AnySizes):
     def of(cls, config: QuantizeConfig, arch: Arch) -> tuple[Self, ...]:
         """
         Return sizes that test `config`: more groups than lanes, which are empty, tiny, one row
-        short of a tile and one row beyond it, one of two blocks of atoms, and two tiles of columns
-        that end within a scale's.
+        short of a tile and one row beyond it, one of two blocks of atoms, and two tiles of columns,
+        of which the last ends in the middle of a scale's columns. In the contiguous layout there
+        are two matrices, each of more than one block of atoms.
         """
         height = config.tiling.rows
         k = config.tiling.vector * _WARP + COLUMNS

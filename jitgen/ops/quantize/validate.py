@@ -147,8 +147,8 @@ def server(args: Arguments, session: Session) -> Device | None:
     """
     Return the GPU whose kernel serves a call; None if torch's operations serve it.
 
-    torch's operations serve calls on a CPU, of types other than bf16, of sizes that are no multiple
-    of a vector, and of an x that is empty or whose rows are not aligned to 16 bytes.
+    torch's operations serve calls on a CPU, of types other than bf16, of sizes for which the GPU
+    has no kernel, and of an x that is empty or whose rows are not aligned to 16 bytes.
     """
     x = args.x
     try:
@@ -179,7 +179,8 @@ def check_out(out: object, form: Format, x: Tensor, offs: Tensor | None) -> None
     Require tensors for q and scale with the shapes and types of new ones.
 
     Raises:
-        InputError: `out` has other shapes or types, or needs a gradient.
+        InputError: `out` has other shapes, types or strides, is on another device, or needs a
+            gradient.
     """
     if not isinstance(out, tuple) or len(out) != 2:
         raise InputError("out", f"must be two tensors, for q and scale (got {type(out).__name__})")

@@ -274,8 +274,8 @@ def sort_pairs(
 
 def _sizes(out: Routing | Sorting) -> tuple[Any, ...]:
     """
-    Return sizes of given results on which the launch depends: k, G, and whether there is a row for
-    each pair.
+    Return the class of given results and the shapes of their indices: inverse, offs and
+    permutation, on which the launch depends.
     """
     return out.__class__, out.inverse.shape, out.offs.shape, out.permutation.shape
 

@@ -43,7 +43,7 @@ class Launch(AnyLaunch):
         hash_table: Tensor | None = None,
         load: Tensor | None = None,
     ) -> Routing:
-        """Launch the kernel, into `out` if it is given."""
+        """Launch the kernel, into `out` if it is given; return its results."""
         if out is None:
             tokens, top_k = logits.shape[0], self.top_k
             out = Routing(
@@ -58,7 +58,7 @@ class Launch(AnyLaunch):
         return out
 
     def sort(self, topk_ids: Tensor, out: Sorting | None) -> Sorting:
-        """Launch the kernel with given experts, into `out` if it is given."""
+        """Launch the kernel with given experts, into `out` if it is given; return its results."""
         if out is None:
             tokens, top_k = topk_ids.shape
             out = Sorting(*new_indices(topk_ids, tokens, top_k, self.local_experts, 0))
@@ -73,7 +73,8 @@ class Launch(AnyLaunch):
 
 def new_indices(like: Tensor, tokens: int, top_k: int, groups: int, num_ids: int) -> list[Tensor]:
     """
-    Return new int32 results, not initialised: `num_ids` tensors like topk_ids, then the others.
+    Return new int32 results, not initialised: `num_ids` tensors like topk_ids, then offs,
+    permutation and inverse.
     """
     pairs = (tokens, top_k)
     shapes = (*[pairs] * num_ids, (groups,), (tokens * top_k,), pairs)
@@ -86,7 +87,10 @@ def low_words(ids: Tensor) -> Tensor:
 
 
 def without_tokens(*given: Any) -> None:
-    """Return the results of a call without tokens, in which all experts have no rows."""
+    """
+    Write the results of a call without tokens: offs is 0, because no expert has rows; the other
+    results are empty.
+    """
     tensors = [each for each in given if isinstance(each, Tensor)]
     empty = [place for place, each in enumerate(tensors) if each.dim() == 1 and not each.numel()]
     tensors[empty[-1] - 1].zero_()  # offs is in front of the permutation

@@ -169,7 +169,7 @@ class Sizes(AnySizes):
         )
 
     def __str__(self) -> str:
-        """Return the sizes in words."""
+        """Return the sizes as text."""
         local = f"{self.first_expert} to {self.first_expert + self.local_experts - 1} local"
         groups = f" in {self.expert_groups} groups" if self.expert_groups > 1 else ""
         return (
@@ -198,8 +198,8 @@ def make(
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
     Logits of exact calls are small integers, many of them equal. Tokens whose choice depends on
-    rounding are left out. If that holds for every token, logits are -1, 0 and 1, whose scores are
-    either equal or very different.
+    rounding get the logits of another token. If that holds for every token, logits are -1, 0 and 1,
+    whose scores are either equal or very different.
     """
     chance = torch.Generator(device).manual_seed(seed)
     shape = (sizes.tokens, sizes.experts)

@@ -401,7 +401,7 @@ def require_room(name: str, local: int) -> None:
 
 def first_expert(value: object) -> int:
     """
-    Return the number of an expert.
+    Return `value`, the number of an expert.
 
     Raises:
         InputError: `value` is not the number of an expert.

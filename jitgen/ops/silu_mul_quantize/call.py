@@ -146,7 +146,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was
             given. While autograd is on, so is a tensor that requires a gradient, except x with
-            format ``none``.
+            format ``none`` and neither `out` nor `group_numbers`.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

@@ -97,7 +97,7 @@ def _softcap(x: Tensor, cap: float) -> tuple[Tensor, Tensor]:
 
 
 def _gelu(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x times the normal distribution, and its derivative."""
+    """Return x times the normal distribution function, and the derivative of this product."""
     below = 0.5 * torch.erfc(-(0.5**0.5) * x)
     density = torch.exp(-0.5 * x * x) * (2 * torch.pi) ** -0.5
     return x * below, below + x * density

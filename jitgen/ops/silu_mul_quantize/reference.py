@@ -140,12 +140,12 @@ def _softcap(x: Tensor, cap: float) -> Tensor:
 
 
 def _gelu(x: Tensor) -> Tensor:
-    """Return x times the normal distribution, exact in its tail, unlike 1 + erf()."""
+    """Return x times the normal distribution function, exact in its tail, unlike 1 + erf()."""
     return x * (0.5 * torch.erfc(-(0.5**0.5) * x))
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
-    """Return gelu's approximation; (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u))."""
+    """Return gelu's approximation by tanh; (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u))."""
     return x / (1 + torch.exp(-2 * (2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
 
 

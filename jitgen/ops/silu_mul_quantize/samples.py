@@ -136,8 +136,8 @@ def make(
 ) -> Solved:
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
-    layout gets rows of no group. Some rows have tiny values. Except with the first seed, some ups
-    are NaN or infinite.
+    layout gets rows of no group. In calls that are not exact, except with the first seed, some rows
+    have tiny values, and some ups are NaN or infinite.
     """
     numbers = numbers_of(config.activation, is_exact=is_exact)
     chance = torch.Generator(device).manual_seed(seed)

@@ -130,7 +130,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
 def require_differentiable(given: Mapping[str, Any]) -> None:
     """
     Check that autograd needs no gradient except that of x, and this only for results that are not
-    quantised.
+    quantised, without `out` and without numbers of groups.
 
     Args:
         given: Arguments of `silu_mul_quantize` by their names.

@@ -37,7 +37,7 @@ def _is_registered(of: Any) -> bool:
 
 
 def call(of: Any, args: Any) -> Any:
-    """Call the operation; the graph contains nothing else."""
+    """Call the torch operation of the call `of`; the graph contains nothing else."""
     _is_registered(of)
     operation, name = getattr(torch.ops.jitgen, of.name), None
     if args.config is not None:

@@ -150,7 +150,9 @@ class _Combine(_Node):
 
 
 class _Route(_Node):
-    """The choice of experts, and the gradient of logits through the weights of the chosen."""
+    """
+    The choice of experts, and the gradient of logits through the weights of the chosen experts.
+    """
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

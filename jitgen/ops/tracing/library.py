@@ -66,7 +66,10 @@ class Operation:
 
 
 def register(operation: Operation) -> Any:
-    """Register `operation` with torch, once per process; return the function that calls it."""
+    """
+    Register `operation` with torch, which accepts it once per process; return the function that
+    calls it.
+    """
     name, _, overload = operation.name.partition(".")
     _library.define(operation.schema, tags=_TAGS)
     op = getattr(getattr(getattr(torch.ops, NAMESPACE), name), overload or "default")

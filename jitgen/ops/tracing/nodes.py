@@ -92,8 +92,8 @@ def found(
 
 def _once(gradient: Tensor | None, op: str, *on: Tensor | None) -> Tensor | None:
     """
-    Return a gradient of `op` as a tensor that depends on the others, and whose own derivative is
-    refused.
+    Return a gradient of `op` as a tensor that depends on the tensors `on`, and whose own derivative
+    is refused.
     """
     if gradient is None:
         return None
@@ -117,7 +117,7 @@ class _Once(_SingleLevelFunction):
     @staticmethod
     def backward(ctx: Any, *_found: Tensor) -> Any:
         """
-        Refuse.
+        Refuse the second derivative.
 
         Raises:
             InputError: Always.

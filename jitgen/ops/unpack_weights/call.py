@@ -89,7 +89,7 @@ def unpack_mxfp4(
 
 
 def _new(weights: PrepackedWeights) -> Result:
-    """Return tensors for a result."""
+    """Return uninitialised tensors for the b and b_scale of `weights`."""
     shape = (weights.groups, weights.n, weights.k)
     b = weights.values.new_empty(shape, dtype=torch.float8_e4m3fn)
     return b, weights.factor.new_empty(shape[:2])

@@ -117,7 +117,7 @@ def make(
 
 
 def solved(weights: PrepackedWeights, *, is_exact: bool = False) -> Solved:
-    """Return the call for `weights`."""
+    """Return the call that unpacks `weights`, with its expected results."""
     outputs = tuple(
         Output(name=name, found=untouched(torch.empty_like(each)), expected=each, of_groups=True)
         for name, each in zip(("b", "b_scale"), unpacked(weights), strict=True)
