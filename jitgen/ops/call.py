@@ -240,7 +240,7 @@ class Call(Generic[Args, Validated, Result]):
         raise NotImplementedError
 
     def kind(self, args: Args, valid: Validated) -> dict[str, Any]:
-        """Return the fields that problems and configs of such calls share."""
+        """Return the fields that the problem and the config of the call have in common, by name."""
         raise NotImplementedError
 
     def fitting(self, config: Any, args: Args, valid: Validated) -> Config:
@@ -266,7 +266,7 @@ class Call(Generic[Args, Validated, Result]):
         require(config, valid.arch)
         return config
 
-    # A call in its kernels are called with directly: see `jitgen.ops.direct`.
+    # Direct calls of kernels: see `jitgen.ops.direct`.
 
     def check_direct(self, config: Any, arch: Arch, given: tuple[Any, ...]) -> None:
         """
@@ -287,7 +287,7 @@ class Call(Generic[Args, Validated, Result]):
         nothing.
         """
 
-    # What a graph of torch's.
+    # Arguments and results in graphs of torch.
 
     def in_graph(self) -> list[tuple[str, str, Any]]:
         """

@@ -58,7 +58,8 @@ def read(
         in_place: Names of the tensors that a result may be: see `require_apart`.
 
     Raises:
-        InputError: An argument is missing, or has another type or device.
+        InputError: An argument is missing, or has another type or device; a result overlaps with
+            another tensor; or the number of CTAs is not allowed.
     """
     names = (*tensors, *numbers, *([_COUNT] if arch.is_gpu else []))
     if len(given) != len(names):

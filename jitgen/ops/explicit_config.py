@@ -43,7 +43,7 @@ def explicit_config(
 
 
 def plain_of(config: object, kind: type[Config], arch: Arch) -> Any:
-    """Return the config of an explicit `config`, with any order of sums."""
+    """Return the config of an explicit `config`, whose order of sums is not checked."""
     plain = config.on(arch) if isinstance(config, Override) else config
     if not isinstance(plain, kind):
         got = type(plain).__name__ + (f" in {config.path}" if isinstance(config, Override) else "")

@@ -71,7 +71,7 @@ class SolvedSums(Compared):
         return int(self._is_wrong(accumulator_bits).sum())
 
     def results(self) -> list[Result]:
-        """Return the result, value by value."""
+        """Return the result, compared value by value."""
         group = row = None
         if self.of_groups:
             groups, count = self.out.shape[:2]

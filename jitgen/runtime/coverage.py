@@ -123,7 +123,7 @@ class Coverage:
 
     @property
     def file(self) -> str:
-        """The name of its file: equal records have equal names."""
+        """The name of the record's file: equal records have equal names."""
         digest = hashlib.sha256(canonical_json(self.to_json()).encode("ascii")).hexdigest()
         name = tuning.slug(self.plan)[:_LONGEST_NAME] or "plan"
         return f"{name}-{digest[:_DIGITS]}"

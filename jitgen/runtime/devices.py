@@ -58,7 +58,7 @@ class Device(Protocol):
 
 
 class Cpu:
-    """The host's own processor."""
+    """The CPU of the host, as a device."""
 
     arch = Arch.CPU
     tail = ()

@@ -136,7 +136,9 @@ def check(lock: Lock, path: Path, chooser: Chooser, store: Store) -> Place | Non
 
 
 def _of_host(lock: Lock) -> Place | None:
-    """Return the device of this host, if the lock has its target; None if it is not known."""
+    """
+    Return the device of this host; None if it is not known, or the lock does not have its target.
+    """
     try:
         name = gpu_of_host()
         arch = devices.arch_of(name) if name else None

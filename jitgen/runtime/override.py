@@ -176,7 +176,9 @@ def _config(lines: list[str], path: Path) -> Config:
 
 
 def text_of(data: bytes, path: Path) -> str:
-    """Return the text of a source that was read at `path`; raises OverrideError."""
+    """
+    Return the text of the source `data`, read at `path`; raise OverrideError if it is not UTF-8.
+    """
     try:
         text = data.decode("utf-8")
     except ValueError as error:

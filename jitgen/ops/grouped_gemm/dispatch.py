@@ -240,7 +240,7 @@ read them after the call, and the session, that made them has ended.
 
 
 def _scales_of_one(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
-    """Return scales of 1. Calls share them, except calls that a CUDA graph captures."""
+    """Return scales of 1 for a and b. Calls share them, except calls that a CUDA graph captures."""
     place = (device, groups)
     found = _unit_scales.get(place)
     if found is None:
@@ -254,7 +254,10 @@ def _scales_of_one(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
 
 
 def _filled(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
-    """Return scales of 1 that every stream may read."""
+    """
+    Return new scales of 1 for a and b, written when this returns, so that every stream may read
+    them.
+    """
     scales = _ones(device, groups)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()

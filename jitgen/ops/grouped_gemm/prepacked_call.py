@@ -63,7 +63,7 @@ class PrepackedLaunch(AnyLaunch):
         out: Tensor | None,
     ) -> Tensor:
         """
-        Launch, and return the result.
+        Launch the kernel, and return the result.
 
         Raises:
             ValueError: Sizes do not fit each other, in the two ways that the entry does not see.

@@ -257,7 +257,9 @@ def _rows(
     has_spare: bool,
     has_end: bool,
 ) -> tuple[tuple[int, ...], list[int]]:
-    """Return the shape of a and out but for its last dimension, and the values of groups."""
+    """
+    Return the shape of a and out but for its last dimension, and the values of the tensor `groups`.
+    """
     spare = SPARE_ROWS if has_spare else 0
     if layout is Layout.MASKED:
         most = max(1, *counts) + spare if max_rows is None else max_rows
@@ -371,7 +373,7 @@ class Solved(Compared):
         return touched | torch.where(is_spoilt, ~out.isnan(), differ) & owned
 
     def results(self) -> list[Result]:
-        """Return the result, value by value."""
+        """Return the result, compared value by value."""
         group, row = self.call.owners
         return [compared("out", self.out, self.expected, self._is_wrong, group, row)]
 

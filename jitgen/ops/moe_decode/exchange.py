@@ -19,7 +19,7 @@ from torch import Tensor
 
 class Exchange(NamedTuple):
     """
-    Memory for calls that run one after another.
+    Memory in which CTAs exchange h, for calls that run one after another.
 
     Attributes:
         words: (rows, at least I / 2) int64, each row contiguous: see `rows_for`.

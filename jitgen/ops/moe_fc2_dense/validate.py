@@ -130,7 +130,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
 def _format(
     args: Arguments, granularities: tuple[ScaleGranularity, ...], arch: Arch
 ) -> ScaleFormat:
-    """Return the format that the scales have, as b_scale names it."""
+    """Return the format of the scales, which follows from the type and dimensions of b_scale."""
     scale = args.b_scale
     served = [find_format(each) for each in granularities]
     form = format_of_b(scale)
@@ -146,7 +146,7 @@ def _format(
 
 
 def _check_scales(form: ScaleFormat, args: Arguments, valid: Validated) -> None:
-    """Require the shapes, types and strides that `form` has."""
+    """Require scales with the shapes, types and strides of `form`."""
     experts, tokens, n, k = valid.groups, valid.rows, valid.n, valid.k
     for name, scale, shape in (
         ("b_scale", args.b_scale, form.b_shape(experts, n, k)),

@@ -157,7 +157,9 @@ def chosen(
 
 
 def _ranked(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return indices, best first; equal ones in order, then NaN, then masked ones."""
+    """
+    Return indices, best first; equal values in order, then NaN, then those whose `mask` is False.
+    """
     key = values.double()
     order = torch.where(key.isnan(), -1.0, torch.where(key.isneginf(), 0.0, 1.0))
     if mask is not None:
