@@ -88,8 +88,8 @@ class Bench:
     def measure(self, problem: GroupedGemmProblem, names: list[str]) -> Measurements:
         """
         Verify every kernel of `names` (at least one) on `problem`, then time the right ones in
-        turn. A kernel that fails in either step counts as faulty, but only if other kernels are
-        timed after it: if no kernel works after it, the device is the cause and not the kernel.
+        turn. A kernel that fails in either step counts as faulty, unfit or missing, but only if
+        other kernels are timed: if none works, the device is the cause and not the kernel.
 
         Raises:
             NotMeasured: No kernel could be timed.

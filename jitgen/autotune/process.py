@@ -138,7 +138,10 @@ class Worker:
         return line
 
     def _epitaph(self) -> Lost:
-        """Wait for the process to end, and return a text that says how it ended."""
+        """
+        Wait for the process to end, kill it if it does not, and return an error that says how it
+        ended.
+        """
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GOODBYE_S)
         if is_ending := self._process.poll() is None:

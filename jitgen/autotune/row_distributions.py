@@ -95,7 +95,8 @@ def row_counts(
     Problems of the contiguous layout count rows with padding, about half a block for each group, or
     none if all groups fill their blocks. So fewer rows are distributed, which padding brings to
     about the problem's number; the last block of a single group is more or less full. If there are
-    fewer blocks than groups, each block belongs to another group and is half full.
+    fewer blocks than groups, no two blocks belong to the same group, and blocks are about half
+    full.
     """
     groups, mean = problem.groups, float(problem.rows_per_group)
     parts = list(_parts(distribution, groups, seed))

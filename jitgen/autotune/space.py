@@ -249,7 +249,9 @@ def _call_of(config: Config) -> tuple[object, ...]:
 
 
 def _part(configs: Iterable[Config], part: Mapping[str, Sequence[str]]) -> Iterator[Config]:
-    """Yield every config with each of the values of some fields."""
+    """
+    Yield the configs with every combination of the values in `part`, which are given by field.
+    """
     for config in configs:
         document = config.to_json()
         paths = [(_path(document, name), values) for name, values in part.items()]
@@ -321,7 +323,9 @@ def _planned(config: Config, cost_us: float, arch: Arch, store: Store, times: _E
 
 
 class _Row(TypedDict):
-    """The result of an earlier run; both numbers are None where the kernel was excluded."""
+    """
+    The result of an earlier run; `time_us` and `ratio` are None where the kernel was excluded.
+    """
 
     key: str
     time_us: float | None

@@ -44,7 +44,7 @@ class SpaceReport:
     Results of a search for one problem.
 
     Attributes:
-        plan: The plan that it followed.
+        plan: The plan of the search.
         trials: The result of each kernel that the model did not prune, best first; then those
             without a time.
         wall_s: Seconds from beginning to end.
@@ -74,7 +74,7 @@ def search(
     on_trial: Progress | None = None,
 ) -> SpaceReport:
     """
-    Try the kernels of `plan` until the time limit; store each result at once.
+    Try the kernels of `plan` for at most `budget_s`; store each result at once.
 
     Args:
         plan: The plan of the search.
@@ -142,7 +142,10 @@ class _Run:
         return factor * sum(each.seconds for each in rest)
 
     def trials(self, planned: Sequence[Planned], end: float) -> Iterator[Trial]:
-        """Yield the trials, in order; from `end` on, on the clock of perf_counter, none begins."""
+        """
+        Yield the trials, in order. From `end` on, a time of `time.perf_counter`, no kernel is
+        tried, and its trial has the state ``left``.
+        """
         self._compile([self._plan.chosen])
         size = 2 * capacity.default_jobs(settings.jobs)
         for first in range(0, len(planned), size):

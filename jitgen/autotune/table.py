@@ -138,8 +138,7 @@ def _obstacle(record: TuningRecord, arch: Arch) -> str:
 
 def _conditions(arch: Arch) -> dict[str, str]:
     """
-    Return the conditions other than the device on which times depend: those of this machine, and
-    those of the table.
+    Return the conditions of this machine other than the device on which times depend, by name.
     """
     found = legality.target(arch)
     digests = {

@@ -43,8 +43,8 @@ def buckets_of(
     calls: Mapping[Problem, float] | None = None,
 ) -> list[GroupedGemmProblem]:
     """
-    Return the problems that represent the buckets of `problems`, each once, in order; with `calls`,
-    those with most calls first.
+    Return the problems that represent the buckets of `problems`, each once, in the order of their
+    `kind`; with `calls`, those with most calls first.
 
     Raises:
         ConfigError: The operation of a problem cannot be measured.
@@ -167,7 +167,7 @@ class _Run:
         return Bench(self._arch, environment=environment, time_limit_s=time_limit_s)
 
     def known(self, problem: GroupedGemmProblem) -> TuningRecord | None:
-        """Return the record of `problem` if all its kernels have been measured."""
+        """Return the record of `problem`; None if it has none, or a kernel has to be measured."""
         record = tuned.recorded(self.store, problem, self._arch)
         if record is None or self._again or record.winner in self._excluded:
             return None

@@ -46,7 +46,7 @@ def in_turn(
         workload: The operands; copies of them are called, too.
         on_gpu: Whether to measure device time.
         loop_s: Seconds of each loop of prefill, of which there are two for each kernel.
-        rounds: Turns of each kernel otherwise.
+        rounds: Turns of each kernel, except for prefill.
     """
     if not on_gpu:
         return [each.median for each in compete(calls_on(workload), on_gpu=False)]

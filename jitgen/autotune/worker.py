@@ -27,7 +27,7 @@ _PR_SET_PDEATHSIG = 1
 def main(descriptor: str, trials: str, parent: str) -> None:
     """
     Answer the requests on the socket `descriptor` by calling the methods of an object of class
-    ``pkg.mod:Name``.
+    `trials`, ``pkg.mod:Name``, unless process `parent` has ended.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):

@@ -55,7 +55,7 @@ def _control_groups() -> list[Path]:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file in ``/proc`` or ``/sys``; empty if it does not exist."""
+    """Return the text of a file in ``/proc`` or ``/sys``; empty if it cannot be read."""
     try:
         return path.read_text(encoding="ascii")
     except OSError:

@@ -420,8 +420,8 @@ def source_of(function: Any) -> str:
 
 def _line_of(error: BaseException, file: str) -> str:
     """
-    Return the line of `file` at which an error was raised, unless its message has that: the
-    compiler runs the functions of a kernel, and their errors may not name a line.
+    Return a text with the line of `file` at which an error was raised; empty if the message has
+    that. The compiler runs the functions of a kernel, and their errors may not name a line.
     """
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
     if not frames or f"{file}:" in str(error):

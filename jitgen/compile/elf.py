@@ -79,7 +79,7 @@ class Section(NamedTuple):
         kind: Its type, by number.
         flags: Its flags.
         offset, size: Where it lies in the file, and its bytes in memory.
-        link: Index of another section: for symbols that of their names.
+        link: Index of a related section: of a table of symbols, the section with their names.
         content: Its bytes; empty where the file holds none.
     """
 

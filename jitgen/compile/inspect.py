@@ -57,7 +57,7 @@ class Resources:
             later.
         threads: Threads of each CTA that the kernel requires; 0 if it does not require a number.
         stack_bytes: Local memory of each thread for spilled registers and arrays; 0 is expected.
-        local_bytes: Local memory of each thread that is reserved for the kernel by name.
+        local_bytes: Local memory of each thread in the kernel's section ``.nv.local``.
         shared_bytes: Static shared memory of each CTA, including the part that the system reserves.
         barriers: Named barriers (``bar.sync``) of each CTA; all 16 where code computes the number.
         mbarriers: Barriers in shared memory that the kernel initialises.
@@ -241,8 +241,8 @@ def spill_lines(source: Source) -> dict[int, int]:
     """
     Return how many instructions access spilled registers by line of `source`, most first.
 
-    It is compiled once more, with line information, which leaves the instructions as they are. The
-    compiler's own report (``remarks{ptx}``) names one likely line for the whole kernel.
+    The source is compiled once more, with line information, which leaves the instructions as they
+    are. The compiler's own report (``remarks{ptx}``) names one likely line for the whole kernel.
 
     Raises:
         ToolchainError: Compiler or nvdisasm is not installed.
@@ -294,8 +294,9 @@ def wgmma_counts(disassembly: str) -> tuple[int, int]:
 
 def wgmmas(library: bytes) -> dict[str, int]:
     """
-    Return ``wgmmas`` and ``wgmma_waits`` of the kernel in `library`: see `wgmma_serialised`; empty
-    where it has none, or where no disassembler is installed to count them.
+    Return the numbers of warpgroup MMAs and of waits for them in the kernel of `library`, as
+    ``wgmmas`` and ``wgmma_waits``; empty where it has none, or where no disassembler is installed
+    to count them.
 
     Raises:
         ArtifactError: There is no GPU code.

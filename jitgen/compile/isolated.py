@@ -3,7 +3,8 @@
 One compile in a separate process: the task, its answer, and the error that the answer means.
 
 The process has a neutral environment, no other modules and an empty stack. So a refusal there is
-the compiler's last word, while an end by a signal, or for lack of memory, is not.
+certain, while an end by a signal, or for lack of memory, does not mean that the compiler refuses
+the source.
 """
 
 from __future__ import annotations

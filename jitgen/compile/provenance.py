@@ -37,7 +37,7 @@ class Memory(Protocol):
         """Return the digest that is stored for a fingerprint, if there is one."""
 
     def remember(self, fingerprint: str, digest: str) -> None:
-        """Store a digest."""
+        """Store the digest of a fingerprint."""
 
 
 def builder(memory: Memory) -> dict[str, str]:

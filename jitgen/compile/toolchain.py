@@ -99,7 +99,7 @@ def driver_cuda() -> int | None:
     Return the major version of CUDA that the driver supports; None where there is no driver.
 
     Raises:
-        ResourceError: It cannot be loaded just now.
+        ResourceError: The driver cannot be loaded just now.
     """
     import ctypes
 

@@ -159,7 +159,10 @@ class Server:
         return self._client.fileno() not in ready or self.hear()
 
     def hear(self) -> bool:
-        """Read from the client; return whether it is still there."""
+        """
+        Return whether the client is still there, after its socket became readable: False, because a
+        client only ever closes. A subclass may read further tasks.
+        """
         return False  # a client only ever closes
 
     def add(self, task: Any) -> None:
@@ -169,7 +172,10 @@ class Server:
         self._tasks.append(task)
 
     def _reap(self) -> None:
-        """Answer for every child that has ended."""
+        """
+        Send the client an answer for every child that has ended, and kill the processes that it
+        left.
+        """
         while self._children:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:

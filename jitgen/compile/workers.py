@@ -256,7 +256,7 @@ class _Server:
         Send `request` and yield the answers until the other side ends.
 
         Raises:
-            TimeoutError: It does not end, and gives no sign of life.
+            TimeoutError: The process does not end, and gives no sign of life.
         """
         with suppress(BrokenPipeError, ConnectionResetError):
             self.connection.settimeout(_START_S)
@@ -285,7 +285,9 @@ class _Server:
                 os.kill(pid, signal.SIGKILL)
 
     def status(self) -> str:
-        """Return how the process ended; one that closed the connection and lives on is killed."""
+        """
+        Return how the process ended; one that closed the connection but does not end is killed.
+        """
         try:
             code = self._process.wait(_GOODBYE_S)
         except subprocess.TimeoutExpired:

@@ -166,7 +166,8 @@ def rows_of(x: Tensor, offs: Tensor | None) -> Rows:
     Return how the rows of `x` (M, K) or (G, M, K) belong together; `offs` makes them ragged.
 
     Raises:
-        InputError: `x` has other dimensions, or has a leading G together with `offs`.
+        InputError: `x` is no float tensor with these dimensions, has K = 0, or has a leading G
+            together with `offs`.
     """
     check(x, "x", ranks=(2,) if offs is not None else (2, 3))
     return Rows(tuple(x.shape[:-1]), 0 if offs is None else len(offs), offs)
@@ -200,23 +201,28 @@ class Atoms:
         return step == 1 and not any(x % _ALIGNMENT for x in (*front, a_scale.data_ptr()))
 
     def readable(self, a_scale: Tensor) -> Tensor:
-        """Return `a_scale`, or a contiguous copy."""
+        """Return `a_scale`, or a contiguous copy if it is not readable."""
         return a_scale if self.is_readable(a_scale) else a_scale.clone(memory_format=_DENSE)
 
     def new_a(self, like: Tensor, rows: Rows, k: int) -> Tensor:
-        """Return (blocks, ceil(S / 4), 512), with G in front of masked rows."""
+        """Return new scales of a, (blocks, ceil(S / 4), 512), with G in front of masked rows."""
         return like.new_empty(self.a_shape(rows, k), dtype=self.dtype)
 
     def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Index) -> Tensor:
-        """Return the scales of the rows, in atoms of their own."""
+        """
+        Return the scales of the rows at `where`, in new atoms that begin with the first of these
+        rows.
+        """
         return swizzled(at(by_row(scale, rows, ceil_div(k, self.values)), *where))
 
     def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
-        """Return (M, K) or (G, M, K) float32; any value in padding rows."""
+        """
+        Return a's scale of each value, (M, K) or (G, M, K) float32; any value in padding rows.
+        """
         return self._repeated(by_row(scale, rows, ceil_div(k, self.values)), k)
 
     def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:
-        """Return (N, K) float32."""
+        """Return one group's scale of each value of b, (N, K) float32."""
         return self._repeated(plain(scale, ceil_div(k, self.values))[:n], k)
 
     def _repeated(self, scale: Tensor, k: int) -> Tensor:

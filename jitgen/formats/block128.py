@@ -127,7 +127,7 @@ def _has_memory(scale: Tensor) -> bool:
 
 
 class Block128:
-    """See `jitgen.formats.protocol.ScaleFormat`."""
+    """The format ``block128``; implements `jitgen.formats.protocol.ScaleFormat`."""
 
     name = ScaleGranularity.BLOCK128
     dtype = torch.float32
@@ -146,27 +146,27 @@ class Block128:
         return groups, ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK)
 
     def is_readable(self, a_scale: Tensor) -> bool:
-        """See `is_kernel_layout`."""
+        """Say whether kernels of every target can read `a_scale` without a copy."""
         return is_kernel_layout(a_scale)
 
     def readable(self, a_scale: Tensor) -> Tensor:
-        """See `kernel_layout`."""
+        """Return `a_scale`, or a copy with M contiguous and padded strides; see `kernel_layout`."""
         return kernel_layout(a_scale)
 
     def new_a(self, like: Tensor, rows: Rows, k: int) -> Tensor:
-        """Return (M, KB) or (G, M, KB), M contiguous."""
+        """Return new scales of a, (M, KB) or (G, M, KB), M contiguous."""
         return _new(like, rows.shape[:-1], rows.shape[-1], ceil_div(k, SCALE_BLOCK))
 
     def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Index) -> Tensor:
-        """Return the scales of the rows."""
+        """Return the scales of the rows at `where`, as a view."""
         return at(scale, *where)
 
     def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
-        """Return (M, K) or (G, M, K)."""
+        """Return a's scale of each value, (M, K) or (G, M, K)."""
         return scale.repeat_interleave(SCALE_BLOCK, -1)[..., :k]
 
     def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:
-        """Return (N, K)."""
+        """Return one group's scale of each value of b, (N, K)."""
         rows = scale.repeat_interleave(SCALE_BLOCK, 0)
         return rows.repeat_interleave(SCALE_BLOCK, 1)[:n, :k]
 

@@ -36,10 +36,10 @@ def pack(x: Tensor) -> Tensor:
 
 def codes_of(x: Tensor) -> Tensor:
     """
-    Round as `pack` does, without packing.
+    Round to the nearest e2m1 code, ties to the even one; values beyond 6 become 6, and a NaN 0.
 
     Returns:
-        (..., K) uint8.
+        (..., K) uint8, a code in each byte.
     """
     codes = torch.bucketize(x.abs().contiguous(), _bounds(x.device)).to(torch.uint8)
     return codes.masked_fill_(x.isnan(), 0) | torch.signbit(x).to(torch.uint8) << 3

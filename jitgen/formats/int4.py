@@ -7,17 +7,17 @@ Hopper. A value is ``v * scale``; there are no zero points.
 layout    codes and scales
 ========  ======================================================================================
 exact1    v from 0 on is the code v, a negative one 7 - v: bit 3 is the sign, and the others,
-          plus the sign, are the magnitude, which is e4m3 of ``v * 2**-9`` as it is. Scales stay
-          apart: of 32 along K a float16 each, of 128 a float32.
+          plus the sign, are the magnitude, which is e4m3 of ``v * 2**-9`` as it is. Scales do not
+          become part of values: a float16 for each 32 along K, or a float32 for each 128.
 wide1     the code is v + 8, which is bfloat16 of ``code * 2**-133`` as it is. Scales are bfloat16
           and become part of values, which are rounded to bfloat16.
 ========  ======================================================================================
 
 Scales are stored relative to the power of two below the largest one of their group, and the factor
-of the group brings results back. As ``exact1`` they are exact from ``2**-28`` of the largest on (of
-128 all are), below that to ``2**-39`` of it. As ``wide1`` a float16 is rounded to bfloat16, and
-what is more than ``2**80`` below the largest counts as zero. A NaN or an infinity makes its part of
-the weights NaN or infinite.
+of the group brings results back. As ``exact1``, scales of 128 values are exact, and scales of 32
+from ``2**-28`` of the largest on; smaller ones have errors of at most ``2**-39`` of the largest. As
+``wide1`` a float16 is rounded to bfloat16, and what is more than ``2**80`` below the largest counts
+as zero. A NaN or an infinity makes its part of the weights NaN or infinite.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def from_codes(codes: Tensor, layout: BLayout) -> Tensor:
 
 def kept(values: Tensor, scale: Tensor, layout: BLayout, form: PrepackedFormat) -> Kept:
     """
-    Return the stored form of a group.
+    Return the codes, words of scales and factor as which a group's weights are stored.
 
     Args:
         values: (R, K) int8, K a multiple of 128.
@@ -98,7 +98,7 @@ def kept(values: Tensor, scale: Tensor, layout: BLayout, form: PrepackedFormat) 
         form: The format; S is K over the values that share a scale.
 
     Raises:
-        InputError: A scale is too large.
+        InputError: A scale is ``2**64`` or more.
     """
     numbers = scale.double()
     largest = numbers.abs().masked_fill(~numbers.isfinite(), 0).amax()

@@ -128,7 +128,7 @@ def _exponents(largest: Tensor, most: float, *, rounds_up: bool) -> Tensor:
 
 
 def _over(values: Tensor, scale: Tensor) -> Tensor:
-    """Return values over powers of two given as UE8M0 bytes, without a subnormal factor."""
+    """Divide values by powers of two, given as UE8M0 bytes, without a subnormal factor."""
     exponent = _BIAS - scale
     half = exponent >> 1
     return values * power(half) * power(exponent - half)
@@ -140,7 +140,7 @@ def power(exponent: Tensor) -> Tensor:
 
 
 class Mx32(Atoms):
-    """See `jitgen.formats.protocol.ScaleFormat`."""
+    """The format ``mx32``; implements `jitgen.formats.protocol.ScaleFormat`."""
 
     name = ScaleGranularity.MX32
     dtype = torch.float8_e8m0fnu

@@ -41,7 +41,7 @@ _FACTOR = {BLayout.EXACT1: -127, BLayout.WIDE1: 120 - 253}
 
 def joined(values: Tensor, layout: BLayout) -> Tensor:
     """
-    Return the words of blocks.
+    Pack the bits of values into the words of prepacked blocks.
 
     Args:
         values: (64 * blocks, 128 * columns) uint8, bits of e4m3.
@@ -50,8 +50,8 @@ def joined(values: Tensor, layout: BLayout) -> Tensor:
     Returns:
         (blocks, columns, 2048) int32: four planes of 32 along K; in each four words of a thread. As
         ``exact1``: (first 16, first row), (first 16, second row), (last 16, first row), (last 16,
-        second row), four neighbours each; as ``wide1`` of each 16 two neighbours, and the two
-        behind the next 8.
+        second row), four neighbours each; as ``wide1`` each has two neighbours of the first 8 of
+        its 16 and the two at the same positions of the last 8.
     """
     rows, depth = values.shape
     blocks, columns = rows // ROWS, depth // DEPTH
@@ -86,7 +86,7 @@ def separated(words: Tensor, layout: BLayout) -> Tensor:
 
 def kept(values: Tensor, scale: Tensor, layout: BLayout) -> Kept:
     """
-    Return the stored form of a group.
+    Return the values, words of scales and factor as which a group's weights are stored.
 
     Args:
         values: (R, K) uint8, K a multiple of 128.
@@ -106,7 +106,9 @@ def kept(values: Tensor, scale: Tensor, layout: BLayout) -> Kept:
 
 
 def restored(words: Tensor, factor: Tensor, layout: BLayout) -> Tensor:
-    """Return the scales of a group, (R, K / 128) int32 to (R, K / 32) uint8; 0 of zeros alone."""
+    """
+    Return the scales of a group, (R, K / 128) int32 to (R, K / 32) uint8; 0 for 32 values of zero.
+    """
     found = words.contiguous().view(torch.uint8).int()
     base = torch.frexp(factor).exponent - 1 - _FACTOR[layout]
     exponents = (found - _TOP[layout] + base).clamp_min(0).masked_fill(found == 0, 0)
@@ -114,6 +116,8 @@ def restored(words: Tensor, factor: Tensor, layout: BLayout) -> Tensor:
 
 
 def numbers_of(values: Tensor, scale: Tensor) -> Tensor:
-    """Return the numbers of (..., K) float8_e4m3fn and (..., K / 32) uint8 scales, float64."""
+    """
+    Return the weights of (..., K) float8_e4m3fn values and (..., K / 32) uint8 scales, float64.
+    """
     factor = torch.exp2(scale.double() - 127).masked_fill(scale == NAN, torch.nan)
     return values.double() * factor.repeat_interleave(VALUES, -1)[..., : values.shape[-1]]

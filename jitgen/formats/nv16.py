@@ -95,7 +95,8 @@ def _global(x: Tensor, groups: int) -> Tensor:
 
 def _sixth(largest: Tensor) -> Tensor:
     """
-    Divide by e2m1's largest value, given as a tensor for the reason that `e4m3.scale_of` states.
+    Divide by 6, e2m1's largest value. It is given as a tensor, because GPUs would multiply by a
+    number's reciprocal, which is one rounding more.
     """
     return largest / torch.full((), e2m1.MAX, device=largest.device)
 
@@ -118,7 +119,7 @@ def _given(global_scale: Tensor, x: Tensor, groups: int) -> Tensor:
 
 
 class Nv16(Atoms):
-    """See `jitgen.formats.protocol.ScaleFormat`."""
+    """The format ``nv16``; implements `jitgen.formats.protocol.ScaleFormat`."""
 
     name = ScaleGranularity.NV16
     dtype = torch.float8_e4m3fn

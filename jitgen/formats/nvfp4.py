@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-NVFP4 weights prepacked for Hopper: e2m1 with an e4m3 scale for each 16 along K, and a float32 over
-them.
+NVFP4 weights prepacked for Hopper: e2m1 with an e4m3 scale for each 16 along K, and a float32
+factor of these.
 
-Codes lie as those of MXFP4 do. A scale is a byte of five bits of exponent and three of mantissa,
-without a sign: shifted by seven bits it is the float16 of the scale, whose subnormal numbers have
-become normal ones. The sign of a scale is moved into its codes. A NaN is the byte 255, a scale of
-zero has codes of zero.
+Codes have the same positions as those of MXFP4. A scale is a byte of five bits of exponent and
+three of mantissa, without a sign: shifted by seven bits it is the float16 of the scale, whose
+subnormal numbers have become normal ones. The sign of a scale is moved into its codes. A NaN is the
+byte 255, a scale of zero has codes of zero.
 
 ========  ======================================================================================
 layout    scales
@@ -36,7 +36,10 @@ _BIAS = 15
 
 
 def kept(codes: Tensor, scale: Tensor) -> Kept:
-    """Return the stored form of a group: (R, K) uint8 codes, (R, K / 16) float32 scales of e4m3."""
+    """
+    Return the codes and words as which a group's weights are stored, with the factor 1: of (R, K)
+    uint8 codes and (R, K / 16) scales, e4m3 values as float32.
+    """
     mantissa, exponent = torch.frexp(scale.abs())  # of [0.5, 1)
     stored = (exponent - 1 + _BIAS) * 8 + (mantissa * 16).int() - 8
     is_nan, is_zero = scale.isnan(), scale == 0

@@ -117,7 +117,10 @@ def _prepacked(
     device: torch.device,
     layout: BLayout,
 ) -> PrepackedWeights:
-    """Prepack group after group: packed codes and scales of each."""
+    """
+    Prepack the groups that `parts` yields one after the other, each as its packed codes and scales;
+    `sizes` are G, N and K.
+    """
     groups, n, k = sizes
     shape = blocks.shape_of(*sizes)
     values = torch.empty(shape, dtype=torch.int32, device=device)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Positions of the bits of prepacked weights: blocks of 64 rows x 128 of K, 4352 bytes each, or 4608
-where a row has two words of scales. Those of eight bits: `jitgen.formats.mxfp8`.
+where a row has two words of scales. Weights of eight bits: see `jitgen.formats.mxfp8`.
 
 Hopper's kernels make weights the first operand of WGMMA and decode them into registers. So a block
 holds, word by word, what one thread of a warpgroup decodes: 8 codes of one row and 32 of K. Thread
@@ -51,7 +51,7 @@ class Bits(NamedTuple):
     The layout of codes in a word.
 
     Attributes:
-        neighbours: Codes next to each other along K that a thread has.
+        neighbours: Number of codes next to each other along K that a thread has.
         places: For each code, in the order of K, the places of its four bits, the highest first: of
             e2m1 its sign, its exponent (two) and its mantissa.
     """
@@ -61,7 +61,10 @@ class Bits(NamedTuple):
 
 
 def _repeated(first: tuple[tuple[int, ...], ...], step: int) -> Bits:
-    """Return codes of which each lies `step` bits above its neighbour; `first` has first ones."""
+    """
+    Return a layout in which each code lies `step` bits above the one before it in its run of
+    neighbours; `first` has the places of the first code of each run.
+    """
     neighbours = 32 // step
     places = (tuple(step * i + bit for bit in bits) for bits in first for i in range(neighbours))
     return Bits(neighbours=neighbours, places=tuple(places))
@@ -110,12 +113,12 @@ def runs(x: Tensor, size: int) -> Tensor:
 
 def joined(codes: Tensor, layout: BLayout, dtype: DType = DType.E2M1) -> Tensor:
     """
-    Return the words of blocks.
+    Pack codes into the words of prepacked blocks.
 
     Args:
-        codes: (64 * blocks, 128 * columns) uint8, a code each.
+        codes: (64 * blocks, 128 * columns) uint8, a code in each byte.
         layout: Layout that they are prepacked for.
-        dtype: What they are codes of.
+        dtype: Type of the codes.
 
     Returns:
         (blocks, columns, 1024) int32.
@@ -141,7 +144,7 @@ def separated(words: Tensor, layout: BLayout, dtype: DType = DType.E2M1) -> Tens
     Args:
         words: (blocks, columns, 1024) int32.
         layout: Layout that they are prepacked for.
-        dtype: What they are codes of.
+        dtype: Type of the codes.
 
     Returns:
         (64 * blocks, 128 * columns) uint8.
@@ -162,11 +165,11 @@ def separated(words: Tensor, layout: BLayout, dtype: DType = DType.E2M1) -> Tens
 
 def blocked(values: Tensor, scales: Tensor, out: Tensor) -> None:
     """
-    Write whole blocks.
+    Write blocks: the words of values, then those of scales.
 
     Args:
         values: (blocks, columns, size) int32.
-        scales: (64 * blocks, columns * words) int32, so many words for each row of a block.
+        scales: (64 * blocks, columns * words) int32: `words` of them for each row of a block.
         out: (blocks, columns, size + 64 * words) int32.
     """
     blocks, columns, size = values.shape

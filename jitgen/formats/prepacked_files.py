@@ -40,7 +40,8 @@ def save_prepacked(weights: Mapping[str, PrepackedWeights], path: str | Path) ->
         path: The file; an existing one is replaced.
 
     Raises:
-        InputError: `weights` has none, or something else; or the file cannot be written.
+        InputError: `weights` is empty, or has a value that is no `PrepackedWeights`; or the file
+            cannot be written.
         ToolchainError: safetensors is not installed.
     """
     files = _safetensors("safetensors.torch")
@@ -97,13 +98,16 @@ def load_prepacked(
 
 def _alone(tensor: Tensor) -> Tensor:
     """
-    Return a tensor that owns its memory, as files require; a part of the groups shares memory.
+    Return `tensor`, or a copy if it is a part of a larger one, whose memory files cannot share.
     """
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
 def _facts(path: str | Path, text: str | None) -> dict[str, dict[str, Any]]:
-    """Return N, K and layout of each weight, as the metadata of a file has them."""
+    """
+    Return the facts of each weight in the metadata of a file: N, K, the layout, and where they are
+    given the spread of rows and the format.
+    """
     if text is None:
         raise InputError("path", f"{path} has no weights that jitgen prepacked")
     try:
@@ -120,7 +124,7 @@ def _facts(path: str | Path, text: str | None) -> dict[str, dict[str, Any]]:
 
 
 def _safetensors(name: str) -> ModuleType:
-    """Return a module of safetensors, which is not needed for anything else."""
+    """Return a module of safetensors, which only files need; raises ToolchainError without it."""
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -7,7 +7,7 @@ who                   what they have
 ====================  ==========================================================================
 compressed-tensors    (N, K / 8) words along K, scales (N, S): what `prepack_int4` takes
 GPTQ                  (K / 8, N) words along K, scales (S, N): `int4_from_gptq`
-AWQ                   (K, N / 8) words along N, whose values take turns, scales (S, N):
+AWQ                   (K, N / 8) words along N, values interleaved, scales (S, N):
                       `int4_from_awq`
 ====================  ==========================================================================
 
@@ -128,7 +128,7 @@ def awq_values(qweight: Tensor) -> Tensor:
 
 
 def _check(packed: Tensor, scale: Tensor) -> PrepackedFormat:
-    """Return the format that scales have."""
+    """Check the arguments of `prepack_int4`, and return the format that its scales imply."""
     _require_words(packed, "packed", "(G, N, K / 8)")
     groups, n, words = packed.shape
     k = words * IN_A_WORD

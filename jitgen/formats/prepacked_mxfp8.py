@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MXFP8 weights prepacked for Hopper: see `jitgen.formats.mxfp8`."""
+"""Prepacks MXFP8 weights for Hopper; `jitgen.formats.mxfp8` describes the layouts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def prepack_mxfp8(
 
 
 def _checked(b: Tensor, scale: Tensor) -> Tensor:
-    """Return scales as bytes."""
+    """Check the arguments of `prepack_mxfp8`, and return the scales as uint8."""
     if not isinstance(b, Tensor) or b.dtype is not torch.float8_e4m3fn or b.dim() != 3:
         raise InputError("b", f"must be float8_e4m3fn, (G, N, K) (got {_kind(b)})")
     groups, n, k = b.shape

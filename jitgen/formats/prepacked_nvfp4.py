@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVFP4 weights prepacked for Hopper: see `jitgen.formats.nvfp4`."""
+"""Prepacks NVFP4 weights for Hopper; `jitgen.formats.nvfp4` describes the layouts."""
 
 from __future__ import annotations
 

@@ -6,14 +6,14 @@ Exponents are stored relative to the largest one of their group, so that the num
 far from the ends of float32, and the factor scales results back. Blocks of 32 zeros are ignored.
 Values more than ``2**100`` below the largest of their group count as zero.
 
-A NaN (255) stays 255, which kernels decode to infinity, over codes that are all zero: their product
-is a NaN, and so is the column of the result.
+A NaN (255) stays 255, which kernels decode to infinity, and its codes become zero: their product is
+a NaN, and so is the column of the result.
 
 ``exact1``, ``wide1``: four bytes of exponents, the first 32 of K in the lowest. ``folded1``: a
 nibble each, 11 less the distance to the largest of the 128, in the two lowest bytes; a byte of
-zeros; the largest. A distance above 11, for which e4m3 would need subnormal numbers, rounds the
-block to what 11 leaves: errors are at most ``2**-13`` of the largest block's scale. A NaN makes all
-128 of its row NaN.
+zeros; the largest. A distance above 11, for which e4m3 would need subnormal numbers, becomes 11,
+and the block's values are rounded: errors are at most ``2**-13`` of the largest block's scale. A
+NaN makes all 128 of its row NaN.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Range(NamedTuple):
 
     Attributes:
         top: Stored value of the largest exponent of a group.
-        factor: Exponent of the group's factor where that is 0, as UE8M0 has it.
+        factor: Exponent of a group's factor, less the UE8M0 byte of its largest exponent.
         most: Exponents above it do not become `top` but more, so that the factor stays finite.
     """
 
@@ -73,8 +73,8 @@ class Kept(NamedTuple):
     Scales of one group as they are stored, and the codes that belong to them.
 
     Attributes:
-        codes: (R, K) uint8: zeros under a NaN, and where the scale is lost.
-        words: (R, K / 128) int32: the scales of a row.
+        codes: (R, K) uint8: zeros where the scale is a NaN or lost.
+        words: (R, K / 128 * words of a row) int32: the scales.
         factor: () float32.
     """
 
@@ -109,8 +109,8 @@ def kept(codes: Tensor, scale: Tensor, layout: BLayout) -> Kept:
 
 def _folded(parts: Tensor, stored: Tensor, is_nan: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Return the codes, and words with a nibble for each scale, of exponents; exponent 0 means no
-    scale.
+    Return the codes of a group, and its words with a nibble for each scale; a stored exponent of 0
+    means no scale.
     """
     stored, is_nan = runs(stored, 4), runs(is_nan, 4)
     parts = parts.view(*stored.shape, VALUES)

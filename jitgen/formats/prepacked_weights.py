@@ -135,7 +135,7 @@ class PrepackedWeights:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """Device of the tensors."""
         return self.values.device
 
     @property
@@ -191,8 +191,8 @@ class PrepackedWeights:
 
         They represent the numbers that kernels compute with: the original ones, except for those
         that are rounded or lost according to `jitgen.formats.prepacked_scales` and
-        `jitgen.formats.int4`. Of mxfp4 a block of 32 zeros has scale 0, and one under a NaN has
-        codes of zero.
+        `jitgen.formats.int4`. Of mxfp4 a block of 32 zeros has scale 0, and one whose scale is a
+        NaN has codes of zero.
         """
         found = [self._unpacked(group) for group in range(self.groups)]
         packed, scale = (torch.stack(each) for each in zip(*found, strict=True))

@@ -29,7 +29,7 @@ def per_row(x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
 
 
 class PerRow:
-    """See `jitgen.formats.protocol.ScaleFormat`."""
+    """The format ``row``; implements `jitgen.formats.protocol.ScaleFormat`."""
 
     name = ScaleGranularity.ROW
     dtype = torch.float32
@@ -56,19 +56,19 @@ class PerRow:
         return a_scale
 
     def new_a(self, like: Tensor, rows: Rows, k: int) -> Tensor:
-        """Return (M,) or (G, M)."""
+        """Return new scales of a, (M,) or (G, M)."""
         return like.new_empty(rows.shape, dtype=torch.float32)
 
     def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Index) -> Tensor:
-        """Return the scales of the rows."""
+        """Return the scales of the rows at `where`, as a view."""
         return at(scale, *where)
 
     def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
-        """Return (M, 1) or (G, M, 1)."""
+        """Return a's scales as a view that broadcasts, (M, 1) or (G, M, 1)."""
         return scale.unsqueeze(-1)
 
     def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:
-        """Return (N, 1)."""
+        """Return one group's scales of b as a view that broadcasts, (N, 1)."""
         return scale.unsqueeze(-1)
 
 

@@ -53,5 +53,5 @@ def split_bf16(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def joined(q: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the sum of two parts: (M, K) or (G, M, K) of `dtype`."""
+    """Return the sum of both parts of each value: (M, K) or (G, M, K) of `dtype`."""
     return (q.to(dtype) * scale.to(dtype).unsqueeze(-1)).sum(-2)

@@ -47,7 +47,7 @@ def per_matrix(w: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor
 
 
 class PerTensor:
-    """See `jitgen.formats.protocol.ScaleFormat`."""
+    """The format ``tensor``; implements `jitgen.formats.protocol.ScaleFormat`."""
 
     name = ScaleGranularity.TENSOR
     dtype = torch.float32
@@ -66,7 +66,7 @@ class PerTensor:
         return (groups,)
 
     def is_readable(self, a_scale: Tensor) -> bool:
-        """Return True: one value has no order."""
+        """Return True: one value has no strides to choose."""
         return True
 
     def readable(self, a_scale: Tensor) -> Tensor:
@@ -74,20 +74,21 @@ class PerTensor:
         return a_scale
 
     def new_a(self, like: Tensor, rows: Rows, k: int) -> Tensor:
-        """Return (1,)."""
+        """Return a new scale of a, (1,)."""
         return like.new_empty((1,), dtype=torch.float32)
 
     def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Index) -> Tensor:
-        """Return (1,)."""
+        """Return `scale`, (1,): it is that of all rows."""
         return scale
 
     def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
-        """Return (1,)."""
+        """Return `scale`, (1,), which broadcasts."""
         return scale
 
     def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:
         """
-        Return (1,), because a tensor without dimensions would not promote other types to float32.
+        Return one group's scale of b as (1,): without a dimension it would not promote other types
+        to float32.
         """
         return scale.reshape(1)
 

@@ -48,7 +48,10 @@ def shift(layout: BLayout) -> int:
 
 
 def least(layout: BLayout) -> int:
-    """Return the smallest exponent for which a row has a scale; a row of zeros has none."""
+    """
+    Return the smallest stored exponent of a row with which its scale is a normal number; smaller
+    ones, such as that of a row of zeros, count as this one.
+    """
     return shift(layout) - scales.BIAS + 1
 
 
@@ -66,7 +69,7 @@ def unpacked(weights: PrepackedWeights) -> tuple[Tensor, Tensor]:
         b_scale: (G, N) float32.
 
     Raises:
-        InputError: They have another layout.
+        InputError: `weights` have another format or layout.
     """
     check(weights)
     shape = (weights.groups, weights.n, weights.k)
@@ -92,7 +95,8 @@ def check(weights: PrepackedWeights) -> None:
     Require weights that can be unpacked to e4m3.
 
     Raises:
-        InputError: `weights` are not prepacked weights, or have a layout without e4m3 form.
+        InputError: `weights` are not prepacked weights, or have a format or layout without e4m3
+            form.
     """
     if not isinstance(weights, PrepackedWeights):
         raise InputError("weights", f"must be PrepackedWeights (got {type(weights).__name__})")

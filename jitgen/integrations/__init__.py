@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Integrations: jitgen inside other programs. Each module imports its program on first use.
+Integrations: jitgen inside other programs. Modules import their programs on first use.
 
-None of them is a dependency, and importing a module here imports nothing but jitgen.
+No program is a dependency. Only `vllm_experts` and `vllm_ranks` import theirs when they are
+imported themselves, which happens on first use.
 """

@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 @frozen
 class Sizes:
     """
-    A layer without weights.
+    The sizes and formats of a layer, without its weights.
 
     Attributes:
         hidden: Columns of a token.
@@ -110,8 +110,8 @@ _seen: set[tuple[Sizes, int, Arch]] = set()
 
 def prewarmed(sizes: Sizes, *, max_tokens: int) -> None:
     """
-    Compile the kernels into the store, once for all layers of these sizes. After a failure the next
-    layer compiles them again.
+    Compile the kernels for `sizes` into the store, once for all layers of these sizes; failures are
+    logged. After a failure the next layer compiles them again.
     """
     arch = default_arch()
     if (sizes, max_tokens, arch) in _seen:

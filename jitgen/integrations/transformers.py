@@ -201,8 +201,8 @@ def prewarm(
 
 def _experts(model: nn.Module) -> Iterator[nn.Module]:
     """
-    Yield every module of experts behind transformers' interface; raises InputError if there is
-    none.
+    Yield every module of experts behind transformers' interface; raises InputError if `model` is no
+    module.
     """
     if not isinstance(model, nn.Module):
         raise InputError("model", f"must be a torch.nn.Module (got {type(model).__name__})")

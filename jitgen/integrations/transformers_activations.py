@@ -43,7 +43,8 @@ class _Gate:
     The special gate of a class.
 
     Attributes:
-        activation: The activation of `MoEConfig`, which uses SiLU.
+        activation: The activation of `MoEConfig`. The module's `act_fn` must be SiLU, except for
+            SITU.
         numbers: The attributes of a module with the activation's numbers, by their names in
             `MoEConfig`.
         interleaved: Whether gates and ups alternate.
@@ -99,7 +100,10 @@ def activation_of(module: Any) -> dict[str, Any] | None:
 
 
 def _of_fp8(module: Any, name: str) -> dict[str, Any] | None:
-    """Return the fields of FP8 experts, whose class has the gates of several models."""
+    """
+    Return the fields of `MoEConfig` for FP8 experts, whose class has the gates of several models;
+    None if no kernel computes the activation.
+    """
     if getattr(module, "gate_softcap", None) is not None:  # which older ones lack
         return _numbered(module, Activation.SITU, {each: each for each in _CAPS})
     if module.swiglu_alpha is not None:
@@ -116,7 +120,10 @@ def _named(activation: Activation | None) -> dict[str, Any] | None:
 def _numbered(
     module: Any, activation: Activation, numbers: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Return an activation with its numbers; None if kernels do not support one of these."""
+    """
+    Return the fields of an activation with its numbers; None if kernels do not support one of
+    these.
+    """
     found = {name: _at(module, place) for name, place in numbers.items()}
     if not all(
         is_softcap(each) if name in _CAPS else is_number(each) and each > 0

@@ -96,8 +96,8 @@ class OwnChain(Chain):
         into: Buffers = NEW,
     ) -> Rows:
         """
-        Apply the module's activation to gates and ups, or to values without gates, and quantise the
-        result for the second product.
+        Apply the activation, by a kernel or by the module's code, to gates and ups, or to values
+        without gates, and quantise the result if the second product needs it.
         """
         if self.has_activation:
             return Chain.activate(self, h, pairs, into)
@@ -184,8 +184,9 @@ def _made(
     copies: dict[str, PrepackedWeights] | None,
 ) -> _Kept:
     """
-    Return the record of a module, with `copies` instead of its weights if they are given, and keep
-    the record while the weights stay in their memory.
+    Return a new record of a module, with `copies` instead of its weights if they are given. The
+    record is kept for later calls if its tensors are the module's own parameters and none of them
+    was converted.
     """
     _require_blocks(module)
     scales = [each.detach() for each in sources[2:]]
@@ -218,7 +219,8 @@ def _made(
 
 def _sources(module: Any) -> tuple[Tensor, ...]:
     """
-    Return the tensors that a chain refers to: both weights, and their scales if they have some.
+    Return the tensors that a chain refers to: the weights of both products, and of FP8 weights the
+    scales.
     """
     names = names_of(module)
     weights = tuple(getattr(module, name) for name in names)
@@ -273,7 +275,10 @@ def drop_mxfp4(module: Any) -> None:
 
 
 def _held_by(module: Any) -> dict[str, PrepackedWeights] | None:
-    """Return the copies of a module's weights that are up to date; None if there are none."""
+    """
+    Return the up-to-date MXFP4 copies of a module's weights, made again if the weights have
+    changed; None if there are none.
+    """
     if torch.compiler.is_compiling() or module not in _held:
         return None
     sources = module.gate_up_proj, module.down_proj

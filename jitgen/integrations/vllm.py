@@ -70,7 +70,7 @@ def _oracle(name: str) -> Any:
 
 
 def _extend(oracle: Any, around: Callable[[_Choose], _Choose]) -> None:
-    """Replace a module's function that lists experts, once."""
+    """Replace a module's function that lists experts by the result of `around` for it, once."""
     choose = oracle.backend_to_kernel_cls
     if not hasattr(choose, NAME):
         oracle.backend_to_kernel_cls = made = around(choose)
@@ -92,7 +92,9 @@ def extended(choose: _Choose, backends: tuple[str, ...]) -> _Choose:
 
 
 def telling(choose: _Choose, form: str) -> _Choose:
-    """Return a function like `choose` that logs once that jitgen has none of these experts."""
+    """
+    Return a function like `choose` that logs once that jitgen has no experts with `form` weights.
+    """
     told: list[str] = []
 
     def backend_to_kernel_cls(backend: Enum) -> list[type]:

@@ -53,7 +53,8 @@ def _swigluoai(
     limit: float | None, alpha: float | None, beta: float | None, *, interleaved: bool
 ) -> dict[str, Any] | None:
     """
-    Return gpt-oss's activation, for alternating or for packed gates and ups, with any numbers.
+    Return the fields of gpt-oss's activation: SWIGLU_OAI for alternating gates and ups, with a beta
+    of 1; SWIGLU_BIAS for packed ones, with a limit. None for other numbers.
     """
     if interleaved:
         limit = _OAI_LIMIT if limit is None else limit
@@ -67,7 +68,10 @@ def _swigluoai(
 
 
 def _limited(name: str, limit: float | None) -> dict[str, Any] | None:
-    """Return an activation whose only possible number is a limit."""
+    """
+    Return the fields of an activation with no number or only a limit; None if no kernel computes
+    it.
+    """
     if name == "swiglustep":
         return _fields(Activation.SWIGLU_STEP, limit=_STEP_LIMIT if limit is None else limit)
     if limit is not None:

@@ -69,10 +69,10 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     Run every token through its experts, and add up their weighted results.
 
     ``out[t] = shared[t] + sum over j of topk_weights[t, j] * expert(topk_ids[t, j],
-    x[t])``, where an expert is ``w2 . act(w13 . x + w13_bias) + w2_bias``. It makes six launches on
-    the current stream of the tensors' device. The host waits for nothing, and no size depends on a
-    value on the device, so a call may be captured in a CUDA graph when its kernels are loaded.
-    Equal inputs give equal bits.
+    x[t])``, where an expert is ``w2 . act(w13 . x + w13_bias) + w2_bias``. A pass makes at most six
+    launches on the current stream of the tensors' device. The host waits for nothing, and no size
+    depends on a value on the device, so a call may be captured in a CUDA graph when its kernels are
+    loaded. Equal inputs give equal bits.
 
     Tokens are quantised to a format that the weights need: see the table in `jitgen.layer.weights`.
     bfloat16 weights have gradients, and so have all tensors that are multiplied by them. If

@@ -64,7 +64,8 @@ class Chain:
         config: The layer.
         weights: Its experts on this rank.
         configs: Configs to use instead of those that the selector chooses: for products by the
-            names ``gate_up`` and ``down``, for other launches by the name of their operation.
+            names ``gate_up`` and ``down``, for other launches by the name of their operation or a
+            name in `jitgen.layer.early`.
         starts_early: Whether launches for few tokens start before the previous launch ends, where
             that is faster: see `jitgen.layer.early`.
         joins: Whether one launch sorts and gathers, where that is faster.

@@ -131,7 +131,10 @@ def _join(found: dict[str, Any], problem: Any, arch: Arch) -> None:
 
 
 def _by_row(config: MoEConfig, weights: ExpertWeights) -> Iterator[tuple[str, Any]]:
-    """Yield the launches whose rows belong to experts, but products of prepacked weights."""
+    """
+    Yield the launches whose rows belong to experts, with their problems; products only if K of
+    their weights is contiguous and they are not prepacked.
+    """
     products = zip(PRODUCTS, (weights.w13, weights.w2), strict=True)
     for problem in of_rows(config, weights):
         launch = problem.op

@@ -215,7 +215,9 @@ class _Layer(_SingleLevelFunction):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, _dh: Tensor | None) -> Any:
-        """Return the gradients of x, the weights of pairs, both matrices, both biases, and more."""
+        """
+        Return the requested gradients, one for each argument of `forward`; None for the others.
+        """
         kept = dict(zip(ctx.kept, ctx.saved_tensors, strict=True))
         if dout is None:
             return *[None] * nodes.BEFORE, *[None] * len(ctx.names)
@@ -283,7 +285,10 @@ def _gathered(tokens: Tensor, pairs: Sorting) -> Tensor:
 
 
 def _turned(ctx: Any, rows: Tensor, weights: Tensor, offs: Tensor) -> Tensor:
-    """Return the gradient of a product's rows; rows of no expert are not written."""
+    """
+    Return the gradient of the rows that a product multiplies by `weights`, given that of its
+    results, `rows`; rows of no expert are not written.
+    """
     b = weights.transpose(1, 2)
     return grouped_gemm(rows, b, offs=offs, expected_m=ctx.expected_m, numerics=ctx.numerics)
 

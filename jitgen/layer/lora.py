@@ -172,8 +172,8 @@ def adapters_of(
     Return the adapters of a call; None if its tokens have no adapters.
 
     Raises:
-        InputError: They do not fit the layer or the tokens, or only one of `lora` and `adapter_ids`
-            is given.
+        InputError: They do not fit the layer or the tokens, or `adapter_ids` is given without
+            `lora`.
     """
     if adapter_ids is None:
         return None

@@ -519,7 +519,7 @@ class MoELayer(nn.Module):
             activation_format: As for `jitgen.moe`.
             dequantize: Whether weights are bfloat16 instead of as the model stores them.
             activation: As for `jitgen.MoEConfig`.
-            interleaved: Whether rows of gates and ups take turns.
+            interleaved: Whether rows of gates and ups alternate.
             swiglu_limit: As for `jitgen.silu_mul_quantize`.
             swiglu_alpha: Likewise.
             swiglu_beta: Likewise.

@@ -47,7 +47,8 @@ def most_tokens(config: MoEConfig) -> int:
 def problem_of(config: MoEConfig, weights: ExpertWeights, tokens: int) -> MoeDecodeProblem | None:
     """
     Return the problem of a call in one launch; None if no kernel supports the layer. Kernels
-    support FP8 weights with scales of blocks, gates before ups, and SwiGLU, without biases.
+    support FP8 weights with scales of blocks, gates before ups, and SwiGLU, without biases, and
+    fast numerics.
     """
     tensors = weights.tensors
     is_plain = (

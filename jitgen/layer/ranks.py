@@ -44,7 +44,7 @@ _numbers = itertools.count()
 
 
 def numbered(layer: MoELayer) -> int:
-    """Return a new number for a layer."""
+    """Return a new number for a layer, by which `LAYERS` has it."""
     number = next(_numbers)
     LAYERS[number] = layer
     return number

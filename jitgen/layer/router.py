@@ -25,7 +25,7 @@ class RouterConfig:
         has_bias: Whether the model has a correction bias, which `jitgen.route` then needs.
         is_hashed: Whether the layer has a table with the experts of each token id, which
             `jitgen.route` then needs as `hash_table`.
-        expert_groups: Groups of experts.
+        expert_groups: Number of groups of experts.
         top_groups: Number of groups from which a token may choose experts.
         group_scoring: The score of a group: ``top2`` or ``max``.
         softcap: A bound of the logits; None: no bound.

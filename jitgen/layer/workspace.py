@@ -71,7 +71,7 @@ class _Blocks:
         sizes: H, I, and columns of the first product's result.
         rows: Number of rows that fit.
         a_dtype: Element type of activations in front of a product.
-        device: Where.
+        device: Device of the memory.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Workspace:
         top_k: Experts of a token.
         max_tokens: Most tokens at once.
         a_dtype: Element type of activations in front of a product.
-        device: Where.
+        device: Device of the memory.
         rows: Least number of rows that fit, if it is larger than the number that the tokens need.
         is_gated: Whether the first product has gates beside ups: 2 I columns.
     """

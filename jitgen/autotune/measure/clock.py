@@ -107,7 +107,7 @@ def compete(
     on_gpu: bool | None = None,
 ) -> list[Times]:
     """
-    Time `functions` in turn, each launch with a cold L2; on a CPU, the calls themselves.
+    Time `functions` in turn, each launch with a cold L2; on a CPU, each call.
 
     Args:
         functions: What to time.
@@ -129,7 +129,7 @@ def compete_in_batches(
     batches: Sequence[Batch], *, rounds: int = 5, repetitions: int = 4, warmup: int = 1
 ) -> list[Times]:
     """
-    Like `compete` on a GPU, for batches of calls; the result is in seconds per call.
+    Time batches of calls in turn, each replay with a cold L2. The result is in seconds per call.
 
     Args:
         batches: For each competitor the same number of calls.

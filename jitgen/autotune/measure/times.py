@@ -49,8 +49,8 @@ class Times:
 
     def detail(self, scale: float, unit: str) -> str:
         """
-        Return a text of the best and the worst time and their number; `scale` is the number of
-        `unit` in a second.
+        Return a text of the shortest and the longest time and the number of times; `scale` is the
+        number of `unit` in a second.
         """
         low, high = min(self.seconds) * scale, max(self.seconds) * scale
         return f"{low:.3g}..{high:.3g} {unit} in {len(self.seconds)} runs"

@@ -100,7 +100,10 @@ class Workload(Call):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the operands, scales and results of valid rows, each once; b of used groups."""
+        """
+        Bytes of the operands, scales and results of valid rows, each once; b and its scales only of
+        groups with rows.
+        """
         rows, groups = self.out.shape[:-1].numel(), self.problem.groups
         of_rows = [self.a, self.out]
         if self.has_a_scale and self.problem.scale_granularity is not ScaleGranularity.TENSOR:

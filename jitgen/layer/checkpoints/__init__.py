@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Reads layers from checkpoints. The names of tensors and the encoding of their values are
-independent: `FAMILIES` lists the names, `ENCODINGS` the encodings, and a layer may combine any of
-both.
+independent: `FAMILIES` lists the names, `ENCODINGS` the encodings, and any names may have any
+encoding.
 
 An unknown tensor below the prefix is an error that names it (`jitgen.layer.checkpoints.names`). So
 is an entry of the model's ``config.json`` that no layer supports (`jitgen.layer.checkpoints.gates`
@@ -218,8 +218,9 @@ def _require_computed(form: Form, dequantize: bool, *, is_interleaved: bool) -> 
 
 def _require_own_order(form: Form, said: Said | None, given: Mapping[str, Any]) -> None:
     """
-    Refuse another model with the names of gpt-oss, because the names do not say then whether gates
-    and ups alternate, and which activation they have.
+    Require `interleaved` and `activation` from the caller if another model has the names of
+    gpt-oss, because the names do not say then whether gates and ups alternate, and which activation
+    they have.
     """
     kind = None if said is None else said.section.get("model_type")
     if not form.family.config or kind in (None, *_OF_GPT_OSS):

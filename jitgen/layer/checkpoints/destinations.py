@@ -68,7 +68,7 @@ class Cut(NamedTuple):
 
 class Destination:
     """
-    Values and scales in the encoding of the checkpoint, or bfloat16 values.
+    Memory for values and scales in the encoding of the checkpoint, or for bfloat16 values.
 
     Args:
         part: What is read.
@@ -114,7 +114,7 @@ class Destination:
         self._values[place, start:stop].zero_()
 
     def finish(self, place: int) -> None:
-        """Complete an expert, after all of its parts were put."""
+        """Do nothing: an expert is complete when all of its parts were put."""
 
     def matrices(self) -> tuple[Matrices, Tensor | None]:
         """Return the matrices that were read, with their scales."""
@@ -123,8 +123,8 @@ class Destination:
 
 class PrepackedDestination:
     """
-    Weights that are prepacked, one expert after another. Arguments and methods are those of
-    `Destination`, and the format.
+    Memory for weights that are prepacked, one expert after another. Methods and arguments are those
+    of `Destination`; `form` is the prepacked format.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class PrepackedDestination:
         self._spreads: list[int] = []
 
     def put(self, place: int, matrix: Matrix, cut: Cut) -> None:
-        """Store the parts of an expert until all of its rows are complete."""
+        """Read a part of a matrix, and keep it until `finish` prepacks the expert at `place`."""
         piece = _piece(self._part, matrix, cut)
         codes, scale = self._room(place)
         into = codes[cut.places]
@@ -206,7 +206,7 @@ class PrepackedDestination:
             self._spreads.append(made.row_spread)
 
     def matrices(self) -> tuple[Matrices, Tensor | None]:
-        """Return what was read."""
+        """Return the prepacked weights, and None, because they contain their scales."""
         made = PrepackedWeights(
             values=self._values,
             factor=self._factor,

@@ -27,7 +27,7 @@ _REPEAT = re.compile(r"((?<!\()\?|[*+]|\{[\d,]*\})[?+]?")
 
 def is_match(expression: str, paths: list[str]) -> bool:
     """
-    Return whether an expression matches the start of a path.
+    Return whether an expression matches the start of one of the paths.
 
     Raises:
         ValueError: It is not a valid expression, or may take too long.

@@ -9,7 +9,7 @@ family                     names below the prefix
 deepseek_v3, qwen3_moe     ``experts.E.gate_proj``, ``up_proj`` (I, H), ``down_proj`` (H, I)
 mixtral, minimax_m2        ``experts.E.w1`` (gates), ``w3`` (ups), ``w2`` (down)
 gpt_oss                    ``experts.gate_up_proj``, ``down_proj`` of all experts, with ``_bias``;
-                           gates and ups take turns
+                           gates and ups alternate
 qwen3_5_moe, llama4        the same names without ``_bias``; all gates come before all ups
 nemotron_h                 ``experts.E.up_proj`` (I, H), ``down_proj`` (H, I), without gates
 nemotron_h_fused           ``experts.up_proj``, ``down_proj`` of all experts, without gates

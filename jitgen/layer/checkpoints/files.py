@@ -75,9 +75,9 @@ def opened(path: Path) -> Any:
     Return a file of safetensors, opened.
 
     Raises:
-        InputError: The file does not exist, or is not a safetensors file.
+        InputError: It is not a safetensors file.
         ToolchainError: safetensors is not installed.
-        OSError: The file cannot be read.
+        OSError: The file does not exist, or cannot be read.
     """
     files = safetensors()
     if not path.exists():

@@ -123,7 +123,10 @@ class _Reader:
             self._fill_biases(place, gate_up[0], down)
 
     def _spare(self) -> list[tuple[int, int]]:
-        """Return rows of `w13` that the checkpoint does not have."""
+        """
+        Return the ranges of rows of `w13` that the checkpoint does not have, each as its first row
+        and the row after its last.
+        """
         read, size = len(self._columns.read), self._columns.size
         if read == size:
             return []
@@ -179,7 +182,7 @@ class _Reader:
             self._biases["w2_bias"][place].copy_(bias)
 
     def weights(self) -> ExpertWeights:
-        """Return what was read."""
+        """Return the weights of all experts, after they were read."""
         w13, w13_scale = self._w13.matrices()
         w2, w2_scale = self._w2.matrices()
         return ExpertWeights(

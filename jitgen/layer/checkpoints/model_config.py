@@ -67,10 +67,11 @@ class Said:
 
     def top_k(self, given: int | None) -> int | None:
         """
-        Return the number of experts of a token; None if the config does not state it.
+        Return the number of experts of a token: that of the config, or `given` if the config states
+        none.
 
         Raises:
-            InputError: It says something else than `given`.
+            InputError: The config does not allow `given`, or allows several numbers.
         """
         found = self._counts(_TOP_K)
         allowed = set.intersection(*found.values()) if found else set()
@@ -225,7 +226,7 @@ class Said:
 
 
 def require_number(layer: object) -> None:
-    """Require a valid layer number, or None."""
+    """Require a valid layer number, an integer of at least 0."""
     if type(layer) is not int or layer < 0:
         raise InputError("layer", f"must be an integer of at least 0 (got {shown(layer)})")
 
@@ -315,7 +316,8 @@ def _quantised(
     document: Mapping[str, Any], path: tuple[str, ...], what: str
 ) -> Mapping[str, Any] | None:
     """
-    Return the quantisation sections of the document and of the objects on the path to a section.
+    Return the quantisation section of the document or of the objects on the path to a section,
+    which must not have different ones; None if there is none.
     """
     found: list[Any] = []
     for length in range(len(path) + 1):

@@ -16,8 +16,8 @@ begins with                            is
 ``share_expert``, ``shared_mlp``
 a word with ``norm`` in it, and not    a norm in front of the layer or behind it
 ``expert``
-``attention``, ``self_attn`` and such  the rest of a decoder layer, where the prefix is that
-``fc1_latent_proj``,                   what leads into the experts' space and back
+``attention``, ``self_attn`` and such  the rest of a decoder layer, if the prefix is of one
+``fc1_latent_proj``,                   projections to the experts' latent space and back
 ``fc2_latent_proj``
 =====================================  =========================================================
 
@@ -75,7 +75,8 @@ def require_all_read(source: Source, prefix: str, family: str, form: Form, exper
     Refuse tensors that are not read and may change the results of experts.
 
     Raises:
-        InputError: There is such a tensor; the message names it, and its neighbours.
+        InputError: There are such tensors; the message names a few of them, and the names that are
+            read.
     """
     known = {below(prefix, name) for name in _each((*form.reads, *form.unused), experts)}
     start, own = below(prefix, ""), f".{below(prefix, _EXPERTS)}."

@@ -128,15 +128,16 @@ class Part:
     The part of a checkpoint that is read.
 
     Attributes:
-        source: Where it is.
+        source: The source of the tensors.
         prefix: Prefix of the layer's names.
         form: The form of the layer.
         experts: The experts that are read.
         share: The columns that are read of each.
         device: The device of the weights.
         activation_format: The format to which tokens are quantised, if the weights allow several.
-        scale_format: The format of scales in the model's config, ``ue8m0`` or ``float``; None: the
-            config has none, and the type of the scales decides.
+        scale_format: The format of scales in the model's config, ``ue8m0`` or ``float``, or that of
+            GPTQ's zero points, ``gptq_v2``; None: the config has none, and the type of the scales
+            decides.
         dequantize: Whether weights become bfloat16.
         interleaved: Whether rows of gates and ups of one tensor alternate.
     """
@@ -176,7 +177,7 @@ class Matrix:
     One matrix (N, K) of one expert, with its scales and other tensors.
 
     Attributes:
-        source: Where it is.
+        source: The source of the tensors.
         prefix: Prefix of the layer's names.
         family: The names.
         module: The module of the family.
@@ -236,6 +237,8 @@ class Matrix:
         return found.mT if self.is_turned and found.dim() == 2 else found
 
     def origin(self, *starts: int) -> tuple[int, ...]:
-        """Return the position in the whole tensor of a part of this matrix that begins at `at`."""
+        """
+        Return the position in the whole tensor of a part of this matrix that begins at `starts`.
+        """
         place = starts[::-1] if self.is_turned else starts
         return (self.expert, *place) if self.family.is_fused else place

@@ -130,7 +130,8 @@ class Asked:
 
 def scale_format(said: Said | None, prefix: str, form: Form, asked: Asked) -> str | None:
     """
-    Return the format of scales that the config states; None if it states none.
+    Return the format of scales, or of GPTQ's zero points, that the config states; None if it states
+    none.
 
     Args:
         said: The config.
@@ -219,7 +220,10 @@ def _mxfp4(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
 
 
 def _modelopt(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
-    """Read the entries of ModelOpt. The tensors decide whether there are static scales."""
+    """
+    Return the encoding that the entries of ModelOpt name. The tensors decide whether there are
+    static scales.
+    """
     _require_known(
         said,
         {name: value for name, value in found.items() if name != "config_groups"},
@@ -323,8 +327,8 @@ def _compressed_group(said: Said, name: str, group: Mapping[str, Any], asked: As
 
 def _gptq(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
     """
-    Read the entries of GPTQ; those about the search for the weights do not affect how they are
-    read.
+    Return the encoding of GPTQ, after checking its entries; those about the search for the weights
+    do not affect how they are read.
     """
     if found.get("sym") is False:
         raise said.error(f"says {_WORD}.sym = False, and weights with zero points are not read")
@@ -397,7 +401,7 @@ def _is_skipped(said: Said, prefix: str, form: Form) -> bool:
 
 
 def _modules(prefix: str, form: Form) -> set[str]:
-    """Return the modules of the first expert, or of all."""
+    """Return the names of the modules of the first expert, or of those that hold all experts."""
     start = "experts." if form.family.is_fused else f"experts{EXPERT.replace('E', '0')}"
     return {below(prefix, start + module) for module in form.family.modules}
 

@@ -117,7 +117,7 @@ EXPERTS_ALONE = (
 
 def require_known_experts(said: Said) -> None:
     """
-    Refuse a type of model if only the sizes of its experts are known.
+    Refuse an unknown type of model, of whose experts only the sizes are known.
 
     Raises:
         InputError: The type is unknown; it may have a norm after each expert, no gate, or another

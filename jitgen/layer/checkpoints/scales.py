@@ -81,7 +81,7 @@ def of_matrix(
 
 def powers(matrix: Matrix, role: str, scale: Tensor, origin: Place) -> Tensor:
     """
-    Return UE8M0 as float32.
+    Return UE8M0 scales as float32.
 
     Raises:
         InputError: They are of another type, the model's config says that scales are float, or one

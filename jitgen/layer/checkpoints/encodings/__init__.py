@@ -4,24 +4,24 @@ The encodings of the values of experts. They are independent of the names of ten
 `jitgen.layer.checkpoints.family`.
 
 ============  ====================================================  ==========================
-encoding      roles of its tensors                                  a layer computes with
+encoding      roles of its tensors                                  how a layer stores it
 ============  ====================================================  ==========================
-bf16          weight                                                it
-fp8_block128  weight; weight_scale_inv, weight_scale or scale       it
-fp8_row       the same, a scale for each row                        it
-fp8_tensor    the same, one scale for the matrix                    it, as fp8_row
-mxfp4         blocks and scales; weight_packed or weight (uint8 or  it, prepacked
-              int8), and such scales (uint8 or e8m0)
-mxfp8         weight (e4m3), such scales (uint8 or e8m0)            it, prepacked
-fp8_block32   the same, a scale for each 32 x 32                    it, as mxfp8
-nvfp4         weight, weight_scale, weight_scale_2; or              it, prepacked
+bf16          weight                                                unchanged
+fp8_block128  weight; weight_scale_inv, weight_scale or scale       unchanged
+fp8_row       the same, a scale for each row                        unchanged
+fp8_tensor    the same, one scale for the matrix                    as fp8_row
+mxfp4         blocks and scales; weight_packed or weight (uint8 or  prepacked
+              int8), and scales named as above (uint8 or e8m0)
+mxfp8         weight (e4m3), and scales as of mxfp4                 prepacked
+fp8_block32   the same, a scale for each 32 x 32                    prepacked, as mxfp8
+nvfp4         weight, weight_scale, weight_scale_2; or              prepacked
               weight_packed, weight_scale, weight_global_scale
-int4          weight_packed (int32), weight_scale, weight_shape     it, prepacked, in groups
-                                                                    of 32 or 128; others
-                                                                    bfloat16, if asked to
-int4_gptq     qweight (int32), scales, qzeros, with or without      the same, symmetric alone
+int4          weight_packed (int32), weight_scale, weight_shape     prepacked, in groups of 32
+                                                                    or 128; others as bfloat16
+                                                                    if it is requested
+int4_gptq     qweight (int32), scales, qzeros, with or without      as int4, symmetric only
               g_idx
-int4_awq      qweight (int32), scales, qzeros                       the same, symmetric alone
+int4_awq      qweight (int32), scales, qzeros                       as int4, symmetric only
 ============  ====================================================  ==========================
 """
 

@@ -94,7 +94,7 @@ class Mxfp4(Encoding):
         return codes, scale.view(torch.uint8)
 
     def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
-        """Return float32, which is exact."""
+        """Return a part's values times their scales: float32, which is exact."""
         around = outer(columns, _GROUP, self.size(matrix)[1])
         codes, scale = self._read(matrix, rows, around)
         powers = scale.view(torch.float8_e8m0fnu).float()
@@ -114,7 +114,7 @@ class Nvfp4(Encoding):
     unit = _NV_GROUP
 
     def fits(self, matrix: Matrix) -> bool:
-        """Say whether the scales are e4m3."""
+        """Say whether the codes have a type for packed e2m1."""
         return matrix.dtype(self.roles[0]) in self.types
 
     def size(self, matrix: Matrix) -> tuple[int, int]:
@@ -167,7 +167,10 @@ class Nvfp4(Encoding):
         return codes, stored
 
     def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
-        """Return float64 values, which are exact except for the rounding of one division."""
+        """
+        Return a part's values times their scales: float64, exact except for the rounding of one
+        division.
+        """
         around = outer(columns, _NV_GROUP, self.size(matrix)[1])
         codes, stored = self._read(matrix, rows, around)
         repeated = (stored.double() * self._factor(matrix)).repeat_interleave(_NV_GROUP, 1)

@@ -124,7 +124,7 @@ class Fp8Row(_Fp8):
         return matrix.read(self.roles[1], rows).flatten()
 
     def repeated(self, scale: Tensor) -> Tensor:
-        """Return (n, 1)."""
+        """Return the scales of n rows as (n, 1), which broadcasts."""
         return scale.unsqueeze(1)
 
 
@@ -182,7 +182,7 @@ class Mxfp8(_Fp8):
         return Piece(values.view(torch.uint8), stored.view(torch.uint8))
 
     def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
-        """Return float32, which is exact."""
+        """Return a part's values times their scales: float32, which is exact."""
         around = outer(columns, _GROUP, self.size(matrix)[1])
         values, stored = self._read(matrix, rows, around)
         scale = scales.powers(matrix, self.roles[1], stored, ())

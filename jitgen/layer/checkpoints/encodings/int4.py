@@ -96,7 +96,7 @@ class Int4(Encoding):
         return Piece(*self._read(matrix, rows, columns, self.unit_of(matrix)))
 
     def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
-        """Return float32, which is exact."""
+        """Return a part's values times their scales: float32, which is exact."""
         group = self.unit_of(matrix)
         around = outer(columns, group, self.size(matrix)[1])
         values, scale = self._read(matrix, rows, columns, group)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-INT4 in the orders of GPTQ and AWQ: matrices lie as (K, N), eight values in an int32, scales are (S,
+INT4 in the orders of GPTQ and AWQ: matrices are (K, N), eight values in an int32, scales are (S,
 N). Only symmetric weights are read, whose columns are in their order; others are refused by name.
 
 ========  ===========================  =========================================================
@@ -9,7 +9,7 @@ who       words                        zero points, one for each scale
 GPTQ      (K / 8, N), values along K   7 in every place; in files of its second format, which the
                                        model's config names, 8
 AWQ       (K, N / 8), values along N   8 in every place
-          that take turns
+          interleaved
 ========  ===========================  =========================================================
 """
 
@@ -35,7 +35,7 @@ GPTQ_V2 = "gptq_v2"
 
 
 class _Turned(Int4):
-    """What the encodings of GPTQ and AWQ share: matrices lie as (K, N), with zero points."""
+    """Base of the encodings of GPTQ and AWQ, whose matrices are (K, N), with zero points."""
 
     def fits(self, matrix: Matrix) -> bool:
         """Say whether values are in int32 words, with the N of the scales."""
@@ -102,7 +102,7 @@ class _Turned(Int4):
 
     @abstractmethod
     def _of_words(self, first: int, second: int) -> tuple[int, int]:
-        """Return N and K of a tensor of words."""
+        """Return N and K of a matrix whose words have the shape (`first`, `second`)."""
 
     @abstractmethod
     def _zero(self, matrix: Matrix) -> int:

@@ -29,9 +29,9 @@ class Plain(Encoding):
         return sizes(matrix, "weight", self.types)
 
     def piece(self, matrix: Matrix, rows: range, columns: range) -> Piece:
-        """Return bfloat16, any part."""
+        """Return any part of a matrix, converted to bfloat16."""
         return Piece(self.numbers(matrix, rows, columns))
 
     def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
-        """Return bfloat16."""
+        """Return any part of a matrix, converted to bfloat16."""
         return matrix.read("weight", rows, columns).to(torch.bfloat16)

@@ -73,7 +73,7 @@ class Encoding(ABC):
 
     def check(self, matrix: Matrix, size: tuple[int, int]) -> None:  # noqa: B027  # none may be
         """
-        Require the tensors that belong to the values of a matrix (N, K).
+        Require the tensors that belong to the values of a matrix (N, K); by default nothing.
 
         Raises:
             InputError: A tensor has another shape.
@@ -108,7 +108,7 @@ class Encoding(ABC):
 
     @abstractmethod
     def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
-        """Return the numbers of any part of a matrix: (n, k) float32 or bfloat16."""
+        """Return the numbers of any part of a matrix: (n, k) bfloat16, float32 or float64."""
 
 
 def sizes(matrix: Matrix, role: str, dtypes: tuple[torch.dtype, ...]) -> tuple[int, int]:
