@@ -99,7 +99,8 @@ def tune(
         NoDevice: This machine has no device for the target.
         SettingError: JITGEN_OVERRIDE is set.
         CacheError: The store cannot be written.
-        Stuck: A kernel hangs so that its process cannot be ended; it is excluded.
+        Stuck: A kernel hangs so that its process cannot be ended; it is excluded if it was verified
+            or timed alone.
     """
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)

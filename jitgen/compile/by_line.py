@@ -72,7 +72,10 @@ def _listing(
     source: Source,
     is_code: Callable[[str], bool],
 ) -> Listing:
-    """Return rows without their marks, and a row of the source wherever another line begins."""
+    """
+    Return code without the rows that mark source lines, but with each source line in front of the
+    rows that come from it.
+    """
     texts = source.text.split("\n")
 
     def placed() -> Iterator[tuple[str, int | None]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the descendants of a process in what Linux lists."""
+"""Finds the descendants of a process in ``/proc``."""
 
 from __future__ import annotations
 

@@ -125,12 +125,12 @@ def groups_of(offs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def blocks_of(sizes: Tensor) -> Tensor:
-    """Return how many blocks groups of these sizes have: (G,)."""
+    """Return the number of blocks in each group, (G,), for groups of these sizes."""
     return (sizes + ROWS - 1) // ROWS
 
 
 def first_blocks(sizes: Tensor) -> Tensor:
-    """Return the first block of each group of these sizes: (G,)."""
+    """Return the number of the first block of each group, (G,), for groups of these sizes."""
     return pad(blocks_of(sizes).cumsum(0)[:-1], (1, 0))
 
 
@@ -185,11 +185,16 @@ class Atoms:
     has_readable_orders = True
 
     def a_shape(self, rows: Rows, k: int) -> Shape:
-        """Return (blocks, ceil(S / 4), 512), with G in front of masked rows; S counts scales."""
+        """
+        Return the shape of a's scales: (blocks, ceil(S / 4), 512), with G in front of masked rows,
+        for S scales in a row.
+        """
         return (*rows.shape[:-1], num_blocks(rows), self._columns(k), BYTES)
 
     def b_shape(self, groups: int, n: int, k: int) -> Shape:
-        """Return (G, ceil(N / 128), ceil(S / 4), 512)."""
+        """
+        Return the shape of b's scales: (G, ceil(N / 128), ceil(S / 4), 512), for S scales in a row.
+        """
         return groups, ceil_div(n, ROWS), self._columns(k), BYTES
 
     def _columns(self, k: int) -> int:

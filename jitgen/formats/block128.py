@@ -138,11 +138,11 @@ class Block128:
     words = "for each 128 x 128 values"
 
     def a_shape(self, rows: Rows, k: int) -> Shape:
-        """Return (M, KB) or (G, M, KB)."""
+        """Return the shape of a's scales: (M, KB) or (G, M, KB), where KB is ceil(K / 128)."""
         return (*rows.shape, ceil_div(k, SCALE_BLOCK))
 
     def b_shape(self, groups: int, n: int, k: int) -> Shape:
-        """Return (G, ceil(N / 128), KB)."""
+        """Return the shape of b's scales: (G, ceil(N / 128), ceil(K / 128))."""
         return groups, ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK)
 
     def is_readable(self, a_scale: Tensor) -> bool:

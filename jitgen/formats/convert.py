@@ -90,7 +90,8 @@ def from_atoms(
         are zero bytes.
 
     Raises:
-        InputError: `atoms` has fewer rows or scales.
+        InputError: `atoms` are not of this kind or have fewer rows or scales, or a number is
+            negative.
     """
     for name, number in (("num_rows", num_rows), ("num_scales", num_scales)):
         if number < 0:
@@ -194,7 +195,7 @@ def from_words(
         float8_e8m0fnu (blocks, W * repeats, 512), with G in front where `words` has it.
 
     Raises:
-        InputError: `words` is not of this kind.
+        InputError: `words` is not of this kind, or `offs` is missing with ``fours``.
     """
     if words.dtype is not torch.int32 or words.dim() not in {2, 3}:
         raise InputError("words", f"must be (M, W) or (G, M, W) int32 (got {_kind(words)})")

@@ -61,28 +61,30 @@ _FACTOR = {
 
 
 def values_of(packed: Tensor) -> Tensor:
-    """Return the values of words, (..., K / 8) int32 to (..., K) int8; the lowest bits first."""
+    """
+    Return the INT4 values in words, (..., K / 8) int32 to (..., K) int8; the lowest bits first.
+    """
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
     codes = (packed.unsqueeze(-1) >> shifts) & 15
     return (codes.flatten(-2) - MIDDLE).to(torch.int8)
 
 
 def packed_of(values: Tensor) -> Tensor:
-    """Return the words of values, (..., K) to (..., K / 8) int32; the inverse of `values_of`."""
+    """Return words of INT4 values, (..., K) to (..., K / 8) int32; the inverse of `values_of`."""
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=values.device)
     codes: Tensor = (values.int() + MIDDLE).unflatten(-1, (-1, IN_A_WORD))
     return (codes << shifts).sum(-1, dtype=torch.int32)
 
 
 def codes_of(values: Tensor, layout: BLayout) -> Tensor:
-    """Return the codes of values, uint8."""
+    """Return the codes with which `layout` stores INT4 values, uint8."""
     wide = values.int()
     codes = wide + MIDDLE if layout is BLayout.WIDE1 else torch.where(wide < 0, 7 - wide, wide)
     return codes.to(torch.uint8)
 
 
 def from_codes(codes: Tensor, layout: BLayout) -> Tensor:
-    """Return the values of codes, int8; the inverse of `codes_of`."""
+    """Return the INT4 values of the codes of `layout`, int8; the inverse of `codes_of`."""
     wide = codes.to(torch.int8)
     return wide - MIDDLE if layout is BLayout.WIDE1 else torch.where(wide > 7, 7 - wide, wide)
 

@@ -85,7 +85,7 @@ def mxfp4(
 
 def check(x: Tensor, offs: Tensor | None, rounding: str) -> Rows:
     """
-    Return the groups of the rows of `x`.
+    Check arguments of `mxfp8`, and return the groups of the rows of `x`.
 
     Raises:
         InputError: `x` or `rounding` is not allowed for `mxfp8`.

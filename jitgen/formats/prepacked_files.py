@@ -124,7 +124,7 @@ def _facts(path: str | Path, text: str | None) -> dict[str, dict[str, Any]]:
 
 
 def _safetensors(name: str) -> ModuleType:
-    """Return a module of safetensors, which only files need; raises ToolchainError without it."""
+    """Return a module of safetensors, an optional package; raises ToolchainError without it."""
     try:
         return importlib.import_module(name)
     except ImportError:

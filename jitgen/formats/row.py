@@ -40,11 +40,11 @@ class PerRow:
     words = "for each row"
 
     def a_shape(self, rows: Rows, k: int) -> Shape:
-        """Return (M,) or (G, M)."""
+        """Return the shape of a's scales: (M,) or (G, M)."""
         return rows.shape
 
     def b_shape(self, groups: int, n: int, k: int) -> Shape:
-        """Return (G, N)."""
+        """Return the shape of b's scales: (G, N)."""
         return groups, n
 
     def is_readable(self, a_scale: Tensor) -> bool:

@@ -58,11 +58,11 @@ class PerTensor:
     words = "for each group"
 
     def a_shape(self, rows: Rows, k: int) -> Shape:
-        """Return (1,)."""
+        """Return the shape of a's scale: (1,)."""
         return (1,)
 
     def b_shape(self, groups: int, n: int, k: int) -> Shape:
-        """Return (G,)."""
+        """Return the shape of b's scales: (G,)."""
         return (groups,)
 
     def is_readable(self, a_scale: Tensor) -> bool:

@@ -176,7 +176,7 @@ def _product(module: Any, name: str, rows: Tensor, offs: Tensor) -> Tensor:
 
 
 def _applied(node: Any, *given: Tensor) -> Tensor:
-    """Compute a node of autograd's graph."""
+    """Return the result of a node of autograd's graph for the tensors `given`."""
     found: Tensor = node.apply(*given)
     return found
 

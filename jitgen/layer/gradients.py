@@ -273,7 +273,7 @@ def _of_first(
 
 
 def _gathered(tokens: Tensor, pairs: Sorting) -> Tensor:
-    """Return the token of each row."""
+    """Return the row of `tokens` for each pair, (T * k, H), in the order of `pairs`."""
     return permute_quantize(
         tokens,
         pairs.permutation,

@@ -191,7 +191,7 @@ def adapters_of(
 
 
 def require_fit(lora: object, config: MoEConfig, weights: ExpertWeights) -> None:
-    """Require adapters for a layer."""
+    """Require adapters that have the sizes of a layer and are on its device."""
     if not isinstance(lora, ExpertLora):
         raise InputError("lora", f"must be a jitgen.ExpertLora (got {type(lora).__name__})")
     size_h, size_i, between = weights.hidden, weights.intermediate, weights.between

@@ -599,7 +599,7 @@ class MoELayer(nn.Module):
         return replace(made, weights=made.weights.of(named))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Give a copy of a layer its own number."""
+        """Restore the state of a copied layer; if ranks share it, the copy gets its own number."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         if self._wire is not None:
             from jitgen.layer import ranks
@@ -634,7 +634,7 @@ def _require_one_launch(one_launch: object, *, has_memory: bool) -> None:
 
 
 def _require_fit(config: MoEConfig, weights: ExpertWeights) -> None:
-    """Require weights for a layer."""
+    """Require weights with the sizes, gates and numbers of a layer's config."""
     have = (weights.groups, weights.hidden, weights.intermediate)
     wanted = (config.groups, config.hidden, config.intermediate)
     if have != wanted:

@@ -250,7 +250,7 @@ def _can_be_seen(values: Tensor) -> bool:
 
 
 def _shape(each: Matrices) -> tuple[int, int, int]:
-    """Return G, N, K."""
+    """Return G, N and K of matrices."""
     if isinstance(each, PrepackedWeights):
         return each.groups, each.n, each.k
     groups, n, k = each.shape
@@ -259,7 +259,7 @@ def _shape(each: Matrices) -> tuple[int, int, int]:
 
 def _activations(name: str, each: Matrices, scale: Tensor | None) -> tuple[str, ...]:
     """
-    Return the formats of activations that can be multiplied by such weights, the default first.
+    Return the formats of activations that can be multiplied by these matrices, the default first.
     """
     if isinstance(each, PrepackedWeights):
         return (NONE,) if each.layout is BLayout.WIDE1 else (BLOCK128, ROW)

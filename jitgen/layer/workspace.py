@@ -44,7 +44,8 @@ _PER_THREAD = 2
 @frozen
 class Buffers:
     """
-    Output tensors of the launches of a chain; None: new memory. Scales always get new memory.
+    Output tensors of the launches of a chain with P rows; None: new memory. Scales always get new
+    memory.
 
     Attributes:
         a: (P, H), the input rows of the first product, and None for their scales.

@@ -94,7 +94,7 @@ def opened(path: Path) -> Any:
 
 
 def safetensors() -> Any:
-    """Import and return the module safetensors, which only checkpoints need."""
+    """Return the module safetensors, of an optional package; raises ToolchainError without it."""
     try:
         return importlib.import_module("safetensors")
     except ImportError:

@@ -150,7 +150,7 @@ class Said:
 
     def count(self, name: str) -> int | None:
         """
-        Return the number of a name; None: there is none.
+        Return the number under a name, the least of a list; None if there is none.
 
         Raises:
             InputError: The value is not a number.

@@ -21,7 +21,7 @@ from jitgen.support.text import printable, shown
 @frozen
 class Source:
     """
-    Tensors by name, each read on first use.
+    Tensors by name, in files, which are opened on first use, or in memory.
 
     Attributes:
         what: Its name in errors.
