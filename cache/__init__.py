@@ -17,11 +17,12 @@ The store on disk: compiled kernels that any process of their owner can load, ve
         whiteouts/<key>                marks of hidden entries of read-only roots
         builders/                      which compiler and linker publish here
         size                           ledger of bytes, so that a publish need not scan
-        journal                        uses that the index has not taken over yet
+        journal                        events that the index has not taken over yet
         tuned/                         measurements, a JSON file for each problem
         prewarmed/                     which plans were prewarmed, and for which devices
         breakers/                      remote places that this host does not ask for a while
         trust.json                     the latest trust document that was seen here
+        trust.looked                   when each remote place was asked for a later one
         index/                         hits, sizes and failures; losing it costs statistics only
 
 There are four rules. A damaged entry is a miss. A cache that cannot be written gives a warning.

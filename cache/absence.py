@@ -59,7 +59,7 @@ def absence_of(root: Root, key: str, place: str) -> Absence:
 
 
 def _set_aside(base: Folder, key: str) -> str:
-    """Return a sentence if entry `key` lies in quarantine; else an empty text."""
+    """Return a message if entry `key` lies in the quarantine of `base`; empty if not."""
     with suppress(OSError, Damaged), base.folder("quarantine") as quarantine:
         if any(name.startswith(f"{key}-") for name in quarantine.names()):
             return "set aside as damaged, see: jitgen cache quarantine"

@@ -51,7 +51,7 @@ class Builders:
         return None
 
     def remember(self, fingerprint: str, digest: str) -> None:
-        """Store a digest."""
+        """Store `digest` under `fingerprint`."""
         with (
             suppress(OSError, CacheError),
             self._root.create() as base,
@@ -106,10 +106,10 @@ def other_builder(base: Folder, meta: Meta, root: Path) -> str:
 
 def _difference(base: Folder, document: Mapping[str, object], builder: Mapping[str, str]) -> str:
     """
-    Compare `builder` with the first recorded builder of the versions in `document`; return the
-    difference as text, empty if there is none.
+    Return which parts of `builder` (compiler, linker) differ from the first recorded builder of the
+    versions in `document`, joined by "and"; empty if none does.
 
-    Empty if nothing differs, or if this is the first builder.
+    If no builder is recorded for these versions, `builder` is recorded as the first.
     """
     versions = {name: document.get(name) for name in ("toolchain", "options", "host")}
     name = hashlib.sha256(canonical_json(versions).encode("ascii")).hexdigest()

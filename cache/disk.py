@@ -73,8 +73,8 @@ def disk_space(path: Path) -> DiskSpace:
 
 def probe(root: Root) -> None:
     """
-    Write a file of a kernel's size to the folder of kernels, and remove it again. A root that does
-    not exist is not created: a temporary folder is created next to it instead.
+    Write a file of a kernel's size to the root's folder of drafts, and remove it again. A root that
+    does not exist is not created: an empty folder is made and removed where it would lie.
 
     Raises:
         OSError, CacheError: The root cannot be written; the message says why.

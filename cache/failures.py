@@ -54,7 +54,7 @@ class Failure:
 
 
 def failure(name: str, reason: str, ttl_s: float) -> Failure:
-    """Return the failure, now, of kernel `name`."""
+    """Return a failure to compile kernel `name` that happened now."""
     words = printable(reason, keep="\n")[:_MAX_REASON]
     return Failure(reason=words, name=name, created=time.time(), ttl_s=ttl_s)
 

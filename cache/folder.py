@@ -44,7 +44,7 @@ class Damaged(CacheError):
 
 
 class Untrusted(Damaged):
-    """Another user could have put it there."""
+    """Another user could have put the file or folder there."""
 
 
 class Unreadable(Damaged):
@@ -107,7 +107,7 @@ class Folder:
         Raises:
             FileNotFoundError: The folder does not exist, and `create` is false.
             Untrusted: Another user could have written to it.
-            Damaged: It is a file or a link, not a folder.
+            Damaged: It is a file or a link, or its mode keeps it from being opened.
         """
         place = f"{self.place}/{name}"
         if create:
@@ -146,7 +146,7 @@ class Folder:
         return self.folder(name, create=True)
 
     def _explain(self, name: str, *, wants_folder: bool) -> None:
-        """Raise the error for `name` if its kind, such as a link, keeps it from being opened."""
+        """Raise Damaged if the kind, owner or mode of `name` is why it cannot be opened."""
         found, place = self.stat(name), f"{self.place}/{name}"
         if found is None:
             return

@@ -75,7 +75,7 @@ class NullIndex:
         """
 
     def traffic(self) -> Traffic:
-        """Return where kernels came from, day by day; nothing is recorded here."""
+        """Return empty counts of where kernels came from: nothing is recorded here."""
         from jitgen.cache.traffic import read
 
         return read(None)
@@ -140,7 +140,7 @@ class NullIndex:
 
 class Index(NullIndex):
     """
-    The index under one root; see `NullIndex` for what its methods do.
+    The index under one root: a database, and a journal of what it has not taken over yet.
 
     No method raises for anything that the disk or the database does. Safe to use from any thread,
     and in a forked child, which opens its own connection.
@@ -455,7 +455,7 @@ class Journal:
 
 
 def _taken(base: Folder) -> bytes:
-    """Return the journal's bytes; no other process gets them."""
+    """Remove the journal and return its bytes, which no other process gets."""
     mine = f"{_JOURNAL}-{unique_name()}"
     base.move(_JOURNAL, base, mine)
     try:

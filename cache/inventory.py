@@ -159,7 +159,7 @@ def pinned(base: Folder) -> set[str]:
 
 
 def known_rows(base: Folder, index: NullIndex) -> dict[str, IndexRow]:
-    """Return the row of every entry; those that the index lacks are read and added to it."""
+    """Return the row of every entry; the index gets missing rows, and loses those of no entry."""
     rows = index.rows()  # before the listing, so that an entry published meanwhile is not forgotten
     present = keys(base)
     missing = {key for key in present if key not in rows or not rows[key].name}
@@ -210,10 +210,10 @@ def entry_info(base: Folder, key: str) -> EntryInfo | None:
 
 def line_in(shard: Folder, key: str, row: IndexRow | None, *, is_pinned: bool) -> EntryInfo | None:
     """
-    Return the line of entry `key` in its open folder, None if there is no such entry.
+    Return the line of entry `key` in the open folder `shard`, None if there is no such entry.
 
     Args:
-        shard: That folder.
+        shard: The folder of entries whose keys share the first byte.
         key: The entry's key.
         row: Its row in the index, if there is one.
         is_pinned: Whether pruning spares it.
@@ -246,7 +246,7 @@ def _info(
 
 
 def stats(base: Folder | None, index: NullIndex, limit_bytes: int, *, tuned: int) -> Stats:
-    """Return the totals."""
+    """Return the totals of the store in `base`; zeros without one. `tuned` is passed on."""
     rows = {} if base is None else known_rows(base, index)
     return Stats(
         entries=len(rows),

@@ -164,7 +164,7 @@ class Layers:
     def hide(self, key: str, meets: Callable[[Root, Folder], bool] | None = None) -> list[Path]:
         """
         Hide entry `key` in the roots where it `meets` a condition, or in all; returns the roots
-        that hold it.
+        in which it was not hidden before.
 
         Raises:
             OSError, CacheError: The upper root cannot be written.
@@ -260,7 +260,7 @@ class Layers:
             yield root, entries
 
     def _hides_damage(self, root: Root, key: str) -> bool:
-        """Hide entry `key` of `root`, if whiteouts can be written."""
+        """Hide entry `key` of `root` if whiteouts can be written; returns whether it was hidden."""
         with suppress(OSError, CacheError):
             return self._is_writable and bool(self.hide(key, lambda other, _: other is root))
         return False
@@ -274,7 +274,7 @@ class Layers:
 
 
 def _mark(root: Root, folder: Folder) -> str:
-    """Return the digest of a root's path and an entry's record, which stands for the entry."""
+    """Return the digest of a root's path and an entry's record: its line in a whiteout."""
     try:
         record = folder.read(META, LIMITS[META])
     except (Damaged, FileNotFoundError):

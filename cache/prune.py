@@ -170,7 +170,7 @@ class Removing:
             self._drafts = self._for_drafts.enter_context(self._base.service("tmp"))
 
     def __exit__(self, *_: object) -> None:
-        """Remove the rows of removed entries from the index."""
+        """Close the folders, and remove the rows of removed entries from the index."""
         self._for_drafts.close()
         self._opened.close()
         self._forget()
@@ -181,8 +181,8 @@ class Removing:
 
     def remove(self, key: str, row: IndexRow | None = None) -> inventory.EntryInfo | None:
         """
-        Remove entry `key` with the index row `row`; return its line, also in a dry run, or None if
-        there is no such entry.
+        Remove entry `key`, whose row in the index is `row`, except in a dry run; return its line,
+        or None if there is no such entry or it cannot be removed.
         """
         with suppress(OSError, Damaged), self._base.below("entries", key[:2]) as shard:
             info = inventory.line_in(shard, key, row, is_pinned=False)
@@ -223,8 +223,8 @@ def sweep_leftovers(
     base: Folder, *, quarantine_s: float, drafts_s: float, dry_run: bool = False
 ) -> list[str]:
     """
-    Remove drafts that are older than `drafts_s` and whose process is gone, and entries that were in
-    quarantine for `quarantine_s`; returns the names.
+    Remove drafts that are older than `drafts_s` and whose process is gone, entries that were in
+    quarantine for `quarantine_s`, and files that were renamed aside; returns the names.
     """
     swept: list[str] = []
     for name, seconds in (("tmp", drafts_s), ("quarantine", quarantine_s)):

@@ -66,7 +66,7 @@ def remove(parent: Folder, name: str, drafts: Folder) -> bool:
 
 
 def _remove_in_place(parent: Folder, name: str) -> bool:
-    """Remove `name` file by file, the record first: without its record it is no longer an entry."""
+    """Remove entry `name` file by file, its record first; returns whether it is gone."""
     with suppress(OSError, Damaged), parent.folder(name) as folder:
         folder.discard(META)
     return parent.discard(name)
@@ -164,7 +164,7 @@ def _write(drafts: Folder, entry: Entry, shard: Folder) -> None:
 
 
 def clear_way(base: Folder, parent: Folder, name: str) -> str:
-    """Set `name` in `parent` aside; returns how, as `set_aside` does."""
+    """Set `name` in `parent` aside; returns ``moved``, ``removed``, or nothing if it stays."""
     with suppress(FileNotFoundError), base.service("quarantine") as quarantine:
         return set_aside(parent, name, quarantine, f"{name}-{unique_name()[:8]}")
     return "removed"

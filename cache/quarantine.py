@@ -7,7 +7,7 @@ that as well. The reason is found by reading the entry again.
 
 ::
 
-    <root>/v1/quarantine/<key>-<8 digits>    an entry as it was, until it is swept after a day
+    <root>/v1/quarantine/<key>-<8 hex digits>    an entry as it was, until it is swept after a day
 """
 
 from __future__ import annotations

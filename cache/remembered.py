@@ -43,10 +43,10 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 class Remembered:
     """
-    The memory of one root. Safe to use from any thread and any number of processes.
+    The trust document that a root remembers. Safe to use from any thread and number of processes.
 
     Attributes:
-        path: The file, for messages.
+        path: The file that holds it, for messages.
     """
 
     def __init__(self, root: Root, mode: str) -> None:
@@ -56,7 +56,7 @@ class Remembered:
 
     def read(self) -> SealedTrust | None:
         """
-        Return the remembered document; None only if there is none.
+        Return the remembered document; None if there is none, or the cache is off.
 
         Raises:
             SigningError: It cannot be read, or is no trust document.

@@ -138,11 +138,12 @@ class Root:
 
     def enter(self) -> Folder:
         """
-        Return ``<root>/v1``, opened, for a caller that must know why it cannot be.
+        Return ``<root>/v1``, opened; a missing folder is an error, unlike in `open`.
 
         Raises:
             FileNotFoundError: The folder does not exist.
-            UnsafeCacheRoot, OSError: See `open`.
+            UnsafeCacheRoot: Another user could put code there.
+            OSError: It cannot be opened just now.
         """
         return self._walk(create=False)
 
@@ -151,7 +152,7 @@ class Root:
         Return ``<root>/v1``, opened, with the folders that every root has; all private.
 
         Raises:
-            UnsafeCacheRoot: See `open`.
+            UnsafeCacheRoot: Another user could put code there.
             OSError: It cannot be created.
         """
         base = self._walk(create=True)
@@ -187,7 +188,7 @@ class Root:
         gives way where it is to be created.
 
         Raises:
-            UnsafeCacheRoot: It is not what `open` allows.
+            UnsafeCacheRoot: Another user could put code there.
             FileNotFoundError: The folder does not exist, and `create` is false.
             OSError: It cannot be opened just now.
         """

@@ -37,10 +37,10 @@ def scratch() -> Iterator[Path]:
     """
     Yield a new folder that belongs to this process; it is removed at the end.
 
-    It lies where temporary files belong, or in memory where there is no room for them.
+    It lies where temporary files belong, or in memory if that place is unsafe or has no room.
 
     Raises:
-        ResourceError: There is room nowhere.
+        ResourceError: No place is safe and has room.
     """
     path, descriptor = _new_folder()
     with Folder(descriptor, path, is_shared=False) as folder:

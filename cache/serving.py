@@ -108,7 +108,7 @@ class Serving:
 
     @property
     def trusted(self) -> Trusted:
-        """The trust document in use; needs ``jitgen[signing]``."""
+        """What finds the trust document in use, and judges by it; needs ``jitgen[signing]``."""
         from jitgen.cache.trusted import Trusted
 
         return Trusted(self._root, self.mode)
@@ -264,8 +264,8 @@ class Serving:
         """
         Put an entry of `files` into the store; returns it, to be loaded.
 
-        The digests in `meta` are filled in. If another process was faster, or the disk cannot be
-        written, the entry holds our own bytes; `Entry.why_private` says why. With
+        The digests in `meta` are filled in. The returned entry holds our own bytes, even if another
+        process was faster; if it cannot be stored, its `why_private` says why. With
         JITGEN_VERIFY=always unsigned entries are not stored, because no process would load them.
 
         Args:
@@ -343,7 +343,7 @@ class Serving:
         return Index(self._root)
 
     def _account(self, base: Folder, entry: Entry) -> None:
-        """After a publish: tell the index, and prune where the limit is passed."""
+        """Record a publish in the index, sweep leftovers, and prune if too much is stored."""
         import jitgen.cache.prune as prune  # noqa: PLR0402  # `from jitgen.cache` would look it up twice
         from jitgen.cache.rows import IndexRow
 
@@ -399,8 +399,8 @@ def key_lock(path: Path, timeout_s: float) -> Iterator[bool]:
 
     It is the operating system's ``flock``, which ends with its process. Where a file system has
     none, or keeps it to one host, two processes compile the same kernel and both results are good,
-    for correctness rests on publishing by rename. Lock files stay behind on
-    purpose: removing one would let two processes hold it.
+    for correctness rests on publishing by rename. Lock files stay behind on purpose: removing one
+    would let two processes hold it.
 
     False after `timeout_s` seconds of waiting, and at once where `path` is a symbolic link, where
     locks do not work, and where this thread holds it already. Never raises for any of these.

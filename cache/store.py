@@ -64,8 +64,8 @@ class Store(Serving):
         self, key: str, document: Mapping[str, object]
     ) -> list[tuple[Meta, tuple[Difference, ...]]]:
         """
-        Compare a key document with entry `key`; return the differing fields, nothing without a good
-        record.
+        Compare a key document with entry `key`; return its record with the fields that differ,
+        nothing without a good record.
         """
         from jitgen.cache import inventory
 
@@ -317,8 +317,8 @@ class Store(Serving):
         """
         Remove the least recently used entries until the rest takes at most `limit_bytes`.
 
-        None takes the setting ``cache_size``; 0 removes no entry. Leftovers of processes that have
-        ended are removed as well, private folders of compilers among them.
+        None takes the setting ``cache_size``; 0 removes no entry. The quarantine and leftovers of
+        processes that have ended are removed as well, private folders of compilers among them.
         """
         from jitgen.cache import prune, scratch
 

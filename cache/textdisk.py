@@ -83,7 +83,7 @@ class TextDisk(diskcache.Disk):  # diskcache has no types
         return cast("str | bytes", value)
 
     def filename(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: values lie in the database."""
+        """Raise `UnsafeRow`: values lie in the database, never in files."""
         raise UnsafeRow("the index keeps no files")
 
     def remove(self, file_path: object) -> None:
@@ -182,5 +182,5 @@ class Table:
         return iter(self._cache)
 
     def close(self) -> None:
-        """Close this thread's connection."""
+        """Close the connection, which all threads share."""
         self._cache.close()

@@ -46,8 +46,8 @@ _MAX_NAME = 256
 @frozen
 class TierTraffic:
     """
-    The number of kernels that came from one tier, and the seconds that callers waited for them if
-    it is no hit.
+    The number of kernels that came from one tier, and the seconds that callers waited for them; 0
+    for a tier of hits.
     """
 
     kernels: v.Count
@@ -100,7 +100,7 @@ class Traffic:
 
 def counted(text: str | None, records: Iterable[list[object]], now: float | None = None) -> str:
     """
-    Return the counts in `text` with those of journal records added, without days that are over.
+    Return the counts in `text` with those of journal records added, for the last `DAYS` days.
 
     Records of other kinds, and malformed ones, count for nothing.
     """

@@ -53,7 +53,7 @@ class _Seen(NamedTuple):
 
 
 class Trusted:
-    """The trust settings over one root. Safe to use from any thread."""
+    """Finds the trust document in use under one root. Safe to use from any thread."""
 
     def __init__(self, root: Root, mode: str) -> None:
         self._root = root
@@ -171,7 +171,7 @@ class Trusted:
         return latest
 
     def _when(self) -> dict[str, float]:
-        """Return when places were asked; an unreadable file counts as never."""
+        """Return when places were asked, seconds since 1970; nothing if that cannot be read."""
         with suppress(OSError, CacheError, BadDocument):
             base = self._root.open()
             if base is not None:
@@ -228,7 +228,7 @@ def _path() -> Path:
 
 
 def _place(url: str) -> str:
-    """Return the name of a place in the file of times."""
+    """Return the name under which ``trust.looked`` lists the place at `url`."""
     return url if url == _EVERYWHERE else hashlib.sha256(url.encode()).hexdigest()[:32]
 
 

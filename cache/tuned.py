@@ -151,12 +151,11 @@ class Tuned:
     @contextmanager
     def _folder(self, *names: str) -> Iterator[Folder]:
         """
-        Yield a folder below this one, opened.
+        Yield the folder that `names` lead to below `top`, opened.
 
         Raises:
             FileNotFoundError: There is none.
-            OSError, Damaged, UnsafeCacheRoot: The folder cannot be opened or created, or cannot be
-                trusted.
+            OSError, Damaged, UnsafeCacheRoot: The folder cannot be opened, or cannot be trusted.
         """
         base = self._root.open()
         if base is None:

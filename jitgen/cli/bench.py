@@ -45,7 +45,7 @@ class _BenchGroup(click.Group):
     """A group with a command for each suite."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the suites in the order in which `all` runs them."""
+        """Return the suites: those that `all` runs, in its order, then the others and `all`."""
         return [*SUITES, *_APART, *_LINES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:

@@ -274,7 +274,7 @@ class _ChoiceListed:
 
 @frozen
 class _Work:
-    """Work of a model."""
+    """What a model has to do: texts, and tokens of each prompt and of each answer."""
 
     texts: v.Count
     prompt: v.Count

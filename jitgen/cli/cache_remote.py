@@ -269,7 +269,7 @@ def _keys(
 
 
 def verify_signatures(output: Output) -> int:
-    """Print for every entry which keys' signatures are accepted, or why none is accepted."""
+    """Print each entry without an accepted signature, and why; return the exit code."""
     from jitgen.signing.policy import judge
 
     store = open_store(changes=False)

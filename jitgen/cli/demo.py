@@ -199,7 +199,7 @@ def demo(output: Output) -> int:
 
 
 def _run(layer: Operands) -> list[Step]:
-    """Run both products three times: for the first time, with a new loader, and warm."""
+    """Time the first call of both products, a call with a new loader, and warm calls."""
     import jitgen
     from jitgen.bench.layer import ours
     from jitgen.layer.workspace import Buffers

@@ -127,9 +127,10 @@ def diff(
     """
     Compare two kernels: configs, derived numbers, sources, PTX, instructions, resources.
 
-    A and B are names, first digits of keys, or files of edited kernels. Both are compiled again,
-    without the cache. With --templates, A is a name or a key, and its config is rendered from two
-    folders; files that a folder lacks are taken from the installed templates.
+    A and B are names, first digits of keys, or files of edited kernels. Both are compiled again;
+    SASS and resources of a key are those of its entry. With --templates, A is a name or a key, and
+    its config is rendered from two folders; files that a folder lacks are taken from the installed
+    templates.
     """
     from jitgen.cache import Store
     from jitgen.cli import diff_sides

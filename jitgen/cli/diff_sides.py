@@ -41,7 +41,7 @@ class Side:
         source: Its source.
         library: Its machine code, if the cache has it under the given key; otherwise it is
             compiled.
-        document: Its key document; None if other templates rendered it.
+        document: Its key document; empty if other templates rendered it.
     """
 
     title: str
@@ -97,7 +97,7 @@ class Side:
 
     @property
     def machine(self) -> bytes:
-        """Its machine code."""
+        """The machine code in the cache; if there is none, that of the compiled source."""
         return self.library or self.artifact.files[self.artifact.library]
 
 

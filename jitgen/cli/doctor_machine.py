@@ -193,7 +193,7 @@ def _why_not_loading() -> str:
 
 
 def _why_not_running(arch: Arch) -> str:
-    """Return why kernels for `arch` cannot run here, if they can be loaded; else empty."""
+    """Return why loaded kernels for `arch` cannot run on this machine; empty if they can."""
     try:
         import torch
     except ImportError as error:

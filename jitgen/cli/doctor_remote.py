@@ -60,7 +60,7 @@ def remote_findings() -> Iterator[Finding]:
 
 
 def _signers(store: Store) -> Iterator[Finding]:
-    """Yield whether signatures of the service would be accepted here, even if it is healthy."""
+    """Yield whether the service is ready, and whether the key that it signs with is accepted."""
     from jitgen.remote.probe import signers
     from jitgen.signing.standing import SHOWN, standing
 

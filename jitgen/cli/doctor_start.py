@@ -58,7 +58,7 @@ def _places(store: Store) -> Iterator[str]:
 
 
 def _miss() -> Finding:
-    """Report what a call does if none of these has its kernel."""
+    """Report what a call does if no cache or service has its kernel."""
     from jitgen.compile import toolchain
 
     name, mode = "a missing one", settings.on_miss

@@ -20,7 +20,7 @@ class Health(StrEnum):
 @frozen
 class Finding:
     """
-    One line of the report.
+    One line of the report of ``jitgen doctor``.
 
     Attributes:
         section: Section of the report.

@@ -33,7 +33,7 @@ def entry_of(store: Store, named: Named, output: Output) -> Entry:
 
     Raises:
         KernelMiss: The settings do not allow compiling.
-        ConfigError: A key was given whose entry is damaged.
+        ConfigError: A key was given whose entry cannot be read and that is not made here.
     """
     entry = store.read(named.key)
     if entry is not None:

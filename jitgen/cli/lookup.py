@@ -68,7 +68,7 @@ class Named:
 
     @property
     def id(self) -> KernelId:
-        """The first fields of documents about it."""
+        """The first fields of documents about this kernel."""
         return KernelId(name=self.name, arch=self.arch, key=self.key)
 
 
@@ -78,7 +78,7 @@ class Nameless(ConfigError):
 
     Attributes:
         key: Its key.
-        damages: The damages of the rest of the entry.
+        damages: What was found under this key, in its place or the quarantine; never empty.
     """
 
     def __init__(self, key: str, damages: tuple[Damage, ...]) -> None:

@@ -78,7 +78,7 @@ def _archs(text: str) -> tuple[Arch, ...]:
 
 
 def _bytes(text: str) -> int:
-    """Return a number of bytes: ``500MiB``."""
+    """Parse a size such as ``500MiB``; return bytes."""
     try:
         return parse_size(text)
     except ValueError as error:
@@ -86,7 +86,7 @@ def _bytes(text: str) -> int:
 
 
 class Word(click.Choice[str]):
-    """A member of an enumeration, by its value."""
+    """Type of an argument that is the value of a member of an enumeration."""
 
     def __init__(self, kind: type[StrEnum]) -> None:
         super().__init__([member.value for member in kind])
@@ -98,7 +98,7 @@ class Word(click.Choice[str]):
 
 
 class NumberType(click.FloatRange):
-    """A number of at least a bound; ``nan`` is refused."""
+    """Type of a number from `least` to `most`, both allowed; ``nan`` is refused."""
 
     def __init__(self, name: str, least: float, most: float | None = None) -> None:
         super().__init__(least, most)
@@ -115,7 +115,10 @@ class NumberType(click.FloatRange):
 
 
 def with_stage(**texts: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Give a command flags, by their texts, of which one may be given: argument `stage`."""
+    """
+    Give a command a flag for each name in `texts`, which has their help; at most one may be given,
+    and its name, or None, is the argument `stage`.
+    """
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:
         @wraps(function)

@@ -65,7 +65,7 @@ class Column:
 
     @classmethod
     def of(cls, heading: str) -> Column:
-        """Return the column for a heading; see `Output.table`."""
+        """Return the column for a heading, which ``>`` marks as numbers, and ``~`` as prose."""
         return cls(heading.lstrip(">~"), heading[0] == ">", heading[0] == "~")
 
 

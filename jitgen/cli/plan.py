@@ -173,7 +173,7 @@ def _print(
     total: float,
     most: int,
 ) -> None:
-    """Print the table. `total` is the number of all calls, and `most` the number of devices."""
+    """Print a row for each of `rows`; `total` is the number of all calls, `most` of devices."""
     columns = [
         *([">CALLS", ">SHARE"] if total else []),
         "PROBLEM",

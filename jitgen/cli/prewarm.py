@@ -269,7 +269,7 @@ def _tell(
 
 
 def _beyond(wanted: dict[Arch, list[Config]], store: Store, most: int) -> list[str]:
-    """Return the names of the kernels beyond the first `most`."""
+    """Return the names of the kernels beyond the first `most`, cached ones first; 0: none."""
     from jitgen.runtime.budget import beyond
 
     pairs = [(config, arch) for arch, configs in wanted.items() for config in configs]

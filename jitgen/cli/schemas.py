@@ -126,7 +126,7 @@ def _documents(command: str) -> Iterator[Schema]:
 
 
 def _begun(command: str, document: Schema) -> Schema:
-    """Return a document with the fields with which all documents begin."""
+    """Return the schema of a document, with the fields with which all documents begin."""
     begin = {"schema": {"const": SCHEMA}, "command": {"const": command}}
     return {
         **document,

@@ -100,7 +100,7 @@ class _Ptx:
 
 @frozen
 class _Sass:
-    """Output of ``show --sass``; `lines` as in `_Ptx`."""
+    """Output of ``show --sass``; with ``--line-info`` the source line of each line, or null."""
 
     kernel: KernelId = inline()
     sass: str

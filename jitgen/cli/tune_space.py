@@ -32,7 +32,7 @@ _Trial = Annotated[object, "jitgen.autotune.space:Trial"]
 
 @frozen
 class _PlannedKernel:
-    """See `jitgen.autotune.space.Planned`."""
+    """A kernel to try: its predicted time, and the seconds that trying it is expected to take."""
 
     name: v.Name
     key: v.Key
@@ -74,7 +74,7 @@ class Wanted(NamedTuple):
     Arguments of a search on the command line.
 
     Attributes:
-        part: Values of fields.
+        part: Allowed values of each config field that ``--set`` names.
         within: Largest predicted time of a kernel, as a multiple of the best predicted time.
         budget_s: Time limit in seconds, for all problems together.
         is_dry: Whether only to print what would be done.

@@ -17,7 +17,7 @@ from jitgen.support.frozen import frozen
 
 @frozen
 class Finding:
-    """See `jitgen.emulator.report.Finding`."""
+    """The JSON form of a `jitgen.emulator.report.Finding`: one mistake of a kernel."""
 
     kind: str
     message: str
@@ -29,7 +29,7 @@ class Finding:
 
 @frozen
 class Run:
-    """See `jitgen.emulator.report.Run`."""
+    """The JSON form of a `jitgen.emulator.report.Run`: one mode of one call."""
 
     mode: str
     seconds: v.Seconds
@@ -41,7 +41,7 @@ class Run:
 
 @frozen
 class Observation:
-    """See `jitgen.emulator.report.Observation`."""
+    """The JSON form of an `Observation`: an instruction whose value the schedule decides."""
 
     what: str
     place: str
@@ -60,7 +60,7 @@ class Schedules:
 
 @frozen
 class Trial:
-    """See `jitgen.verify.verification.Trial`."""
+    """The JSON form of a `jitgen.verify.verification.Trial`: a kernel run with one problem."""
 
     problem: str
     sizes: Mapping[str, object]
@@ -102,7 +102,7 @@ class OneWay:
 
 @frozen
 class Coverage:
-    """See `jitgen.emulator.program.coverage.Coverage`."""
+    """The JSON form of a `Coverage`: the executed instructions and branches of a kernel."""
 
     entry: str
     instructions: Annotated[Sequence[v.Count], v.said("executed, and all")]
@@ -116,7 +116,7 @@ class Coverage:
 
 @frozen
 class VerifiedParts:
-    """See `jitgen.verify.verification.Verification`; all fields are absent if it failed."""
+    """The JSON form of a `Verification` of a kernel; all fields are absent if it failed."""
 
     name: v.Name | None = absent()
     arch: v.ArchName | None = absent()

@@ -84,7 +84,7 @@ class Row:
 
     @property
     def trials(self) -> list[dict[str, Any]]:
-        """The problems with which it ran."""
+        """The results of the problems with which the kernel ran."""
         found: list[dict[str, Any]] = self.document.get("trials", [])
         return found
 
@@ -100,7 +100,7 @@ class Row:
 
     @property
     def coverage(self) -> list[dict[str, Any]]:
-        """The executed instructions of each of its entries."""
+        """The executed instructions of each entry function of the kernel."""
         found: list[dict[str, Any]] = self.document.get("coverage", [])
         return found
 
@@ -196,7 +196,7 @@ def verify(
 
 
 def _tasks(names: tuple[str, ...], arch: Arch | None) -> Iterator[dict[str, Any]]:
-    """Yield the kernels that `names` mean, each once."""
+    """Yield a task for each kernel that `names` mean, each once."""
     from jitgen.cache import Store
 
     store = Store.open()
@@ -386,7 +386,7 @@ def _print_coverage(output: Output, row: Row) -> None:
 
 
 def _findings(row: Row) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place and the message of each finding of a kernel."""
+    """Yield each finding of a kernel, after a text that names its problem and mode."""
     for trial in row.trials:
         if trial["fault"] is not None:
             yield trial["values"], trial["fault"]

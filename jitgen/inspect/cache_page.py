@@ -215,6 +215,6 @@ def _size(num_bytes: int) -> str:
 
 
 def _when(seconds: float) -> str:
-    """Return the nearest time that `datetime` can represent, because a file may have any time."""
+    """Return a time as text, in UTC; a time that `datetime` cannot represent is bounded."""
     bounded = min(max(seconds, 0.0), _LAST_SECOND)
     return datetime.fromtimestamp(bounded, UTC).isoformat(sep=" ", timespec="minutes")[:16]

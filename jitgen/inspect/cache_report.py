@@ -57,7 +57,7 @@ class State(StrEnum):
 @frozen
 class Row:
     """
-    One entry.
+    One entry of a cache, and whether calls find it.
 
     Attributes:
         info: Its line in a list of entries.

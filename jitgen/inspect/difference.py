@@ -47,7 +47,7 @@ class Row:
 @frozen
 class Difference:
     """
-    Two kernels.
+    The difference of two kernels.
 
     Attributes:
         names: Names of the first and the second kernel.
@@ -63,7 +63,7 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether both are equal."""
+        """Whether the two kernels are equal."""
         return not (any(self.changes.values()) or self.operations or self.source)
 
 

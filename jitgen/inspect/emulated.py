@@ -47,7 +47,7 @@ class Trial:
         problem: Its sizes.
         values: ``integers`` or ``random``.
         is_right: Whether all values are right.
-        wrong: Wrong values.
+        wrong: Number of wrong values.
         largest: Largest error over the largest value.
         seconds: Seconds by mode.
     """

@@ -60,7 +60,7 @@ class Inspected:
         resources: Resources of the GPU kernel; None for the host.
         shared, tensor: The maps of its shared and tensor memory; None if it has none, or the source
             does not define it.
-        occupancy: How many CTAs fit; None for the host.
+        occupancy: How many CTAs fit on an SM; None for the host, or if the limits are not known.
         speed: Its measurements, and the problems that it is chosen for.
         emulation: Findings of the emulator; None if it did not run.
         entry: Properties of its cache entry, by name; empty if there is none.

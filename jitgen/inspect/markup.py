@@ -37,7 +37,7 @@ def escaped(value: object) -> Markup:
 
 
 def joined(parts: Iterable[object]) -> Markup:
-    """Return `parts` joined."""
+    """Return `parts` joined to markup; those that are no markup are escaped."""
     return Markup("".join(map(escaped, parts)))
 
 

@@ -142,7 +142,7 @@ def key(names: Iterable[str]) -> Iterator[Markup]:
 def roofline(label: str, found: Sequence[Measurement], roofs: Sequence[Roofs]) -> Markup | None:
     """
     Return a plot of rate over intensity, both on logarithmic scales; None if no measurement has an
-    intensity.
+    intensity, or without `roofs`.
     """
     points = [each for each in found if each.flop and each.traffic]
     if not points or not roofs:

@@ -19,7 +19,7 @@ _MOST_OPERATIONS = 8  # named behind a class
 
 
 def cards(kernel: Inspected) -> Markup:
-    """Return the most important numbers."""
+    """Return the most important numbers of the kernel."""
     return tag(
         "ul",
         *(tag("li", tag("b", value), tag("span", name)) for name, value in _cards(kernel)),
@@ -49,7 +49,7 @@ def _cards(kernel: Inspected) -> Iterator[tuple[str, object]]:
 
 
 def notes(kernel: Inspected) -> Markup:
-    """Return the notes."""
+    """Return the notes of the kernel, and why it is excluded on this device if it is."""
     every = list(kernel.notes)
     if kernel.speed.excluded:
         every.append(f"It is excluded on this device: {kernel.speed.excluded}")
@@ -78,7 +78,7 @@ def templates(kernel: Inspected, number: int) -> Markup | None:
 
 
 def instructions(kernel: Inspected) -> Markup | None:
-    """Return the classes of machine instructions."""
+    """Return the number of machine instructions of each class; None without SASS."""
     machine = kernel.listing(code.SASS)
     if machine is None:
         return None

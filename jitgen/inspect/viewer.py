@@ -17,7 +17,7 @@ Highlight = Callable[[Listing], Iterator[Markup]]
 
 def viewer(kernel: Inspected, number: int, highlight: Highlight) -> Markup:
     """
-    Return the panes of a kernel.
+    Return the listings of a kernel in panes side by side, with a search of their code.
 
     Args:
         kernel: The kernel.
@@ -91,7 +91,7 @@ def _line(line: Line, text: Markup, listing: Listing, marks: _Marks, number: int
 
 
 class _Marks:
-    """The marks of a line: executed or not, findings, instructions."""
+    """The marks of a kernel's lines: never executed, findings, number of instructions."""
 
     def __init__(self, kernel: Inspected) -> None:
         found = kernel.emulation
@@ -111,7 +111,7 @@ class _Marks:
         }
 
     def of(self, language: str, line: Line) -> str:
-        """Return the classes of a line."""
+        """Return the CSS classes of a line: ``never`` (executed), ``wrong`` (with a finding)."""
         is_never = (language == code.PYTHON and line.number in self._never) or (
             language == code.PTX and line.origin is not None and line.number in self._unreached
         )

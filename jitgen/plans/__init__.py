@@ -2,8 +2,8 @@
 """
 Plans: the problems that a service will compute, from which follow the kernels that it needs.
 
-A plan is a TOML file with a list of problems; every key takes a value or a list of them, and a list
-stands for each of its values with each of the others'::
+A plan is a TOML file with a list of problems; every key takes a value or a list of values, and
+lists mean every combination of their values::
 
     description = "what this is"
 

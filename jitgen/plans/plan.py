@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def argument(self) -> str:
-        """The argument that names it on a command line."""
+        """The argument that names the plan on a command line, quoted for a shell."""
         return shlex.quote(self.origin or self.name)
 
     @property
@@ -100,8 +100,8 @@ class Plan:
 
     def asked(self, target: Arch) -> dict[tuple[Problem, bool], float]:
         """
-        Return pairs of a problem and whether its kernel starts early; some problems occur with both
-        values.
+        Return the number of calls of each pair of a problem and whether its kernel starts early;
+        some problems occur with both values.
         """
         found: dict[tuple[Problem, bool], float] = {}
         for sweep in self.served(target):
@@ -113,7 +113,7 @@ class Plan:
 
 
 def _has_kernels(arch: Arch, problem: Problem) -> bool:
-    """Say whether a target has a kernel for the types of `problem`, and supports its sizes."""
+    """Return whether a target has a kernel for the types of `problem`, and supports its sizes."""
     if problem.op not in legality.target(arch).operations:
         return False
     if legality.size_refusal(problem, arch):
@@ -132,7 +132,7 @@ def is_plan(name: str) -> bool:
 
 
 def _meant(name: str) -> str:
-    """Return a hint on what the name of no plan may stand for; empty if there is none."""
+    """Return a hint what `name`, which is no plan's, may name; empty if there is none."""
     if name.endswith(".json"):
         return "; jitgen plan from-config makes one of a model's config.json"
     try:

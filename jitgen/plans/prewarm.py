@@ -269,7 +269,7 @@ class Wanted:
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """Their configs."""
+        """The configs of the kernels."""
         return tuple(spec.config for spec in self.specs)
 
 
@@ -280,7 +280,8 @@ def wanted(
     devices: Sequence[str] = (),
 ) -> Wanted:
     """
-    Return the kernels of a plan, chosen for `devices`, or the given kernels; an illegal one raises.
+    Return the kernels of a plan, chosen for `devices`, or the given kernels; raises
+    UnsupportedConfig for one that `arch` cannot run.
     """
     if isinstance(what, (str, Path)):
         what = load_plan(what)
@@ -334,7 +335,7 @@ def examine(specs: Iterable[KernelSpec], store: Store) -> list[PrewarmRow]:
 
 
 def fetched(row: PrewarmRow, spec: KernelSpec, store: Store) -> PrewarmRow | None:
-    """Return the row of a kernel if it was compiled elsewhere and could be fetched."""
+    """Fetch a kernel that was compiled elsewhere; return its row, None if it is not there."""
     start = time.perf_counter()
     found = fetch(Tiers(store), spec)
     if isinstance(found, str) or found[0].why_private:

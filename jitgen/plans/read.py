@@ -3,7 +3,8 @@
 Reads the ``problems`` of a plan file; an error names file, key and what is allowed.
 
 An entry has the fields of its operation's problem under their names, except that rows are counted
-per group. Two fields of a GEMM have one key: ``matrix`` is N and K, ``dtype`` the type of a and b.
+per group. Of a GEMM, ``matrix`` is N and K, and ``dtype`` the type of a, and of b without
+``b_dtype``.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class _Entry(NamedTuple):
         op: Its operation.
         is_optional: Whether targets without a kernel for its types leave it out.
         calls: Number of times each of its combinations was called; 0 if that was not counted.
-        is_early: Whether a chain calls them, whose kernels start early.
+        is_early: Whether a chain of launches, whose kernels start early, calls its problems.
         values: For each of its keys the values that it lists.
     """
 
@@ -154,7 +155,7 @@ def keys_of(op: str) -> dict[str, Key]:
 
 
 def _sweeps(entry: _Entry, number: int) -> Iterator[Sweep]:
-    """Yield every combination of an entry's lists."""
+    """Yield a sweep for every combination of the values of an entry's lists."""
     kind, keys = operation(entry.op).problem_type, keys_of(entry.op)
     values = dict(entry.values)
     names = [field for key in keys.values() for field in key.fields]
@@ -174,7 +175,7 @@ def _sweeps(entry: _Entry, number: int) -> Iterator[Sweep]:
 
 
 def _each(value: Any, read: Callable[[Any, str], Any], where: str) -> list[Any]:
-    """Return every value of a list, or the one value."""
+    """Return what `read` makes of every item of a list, or of the one value."""
     if isinstance(value, list):
         if not value:
             raise PlanError(f"{where}: the list is empty")

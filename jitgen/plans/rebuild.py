@@ -56,7 +56,7 @@ class Rebuilt:
     Attributes:
         key: Its key.
         name: Its name.
-        differences: Each difference in words, with its file; empty if every byte is the same.
+        differences: A message for each difference, with its file; empty if every byte is the same.
         error: Why it could not be compiled again, so that nothing is known; empty if it was.
     """
 
@@ -71,7 +71,7 @@ class Rebuilt:
         return not self.error and not self.differences
 
     def to_json(self) -> Compared:
-        """Return it as JSON values."""
+        """Return the result as JSON values."""
         return {
             "key": self.key,
             "name": self.name,
@@ -123,7 +123,7 @@ def rebuilt(
 
 
 def differences(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[str]:
-    """Yield in words how two sets of files differ, one sentence a file."""
+    """Yield a message for each file in which two sets of files differ."""
     for name in sorted(before.keys() | after.keys()):
         if name not in after:
             yield f"{name}: it is in the entry, and compiling makes none"
@@ -164,7 +164,7 @@ def _of_record(meta: Meta, after: Mapping[str, str]) -> Iterator[str]:
 
 
 def _text(before: bytes, after: bytes) -> str:
-    """Say in which line two sources begin to differ."""
+    """Return a message with the first line in which two sources differ."""
     lines = [data.decode("utf-8", "replace").splitlines() for data in (before, after)]
     at = next(
         (n for n, pair in enumerate(zip(*lines, strict=False)) if pair[0] != pair[1]),
@@ -175,14 +175,14 @@ def _text(before: bytes, after: bytes) -> str:
 
 
 def _bytes(before: bytes, after: bytes) -> str:
-    """Say where two files begin to differ."""
+    """Return a message with the sizes of two files and the first byte that differs."""
     shorter = min(len(before), len(after))
     at = next((n for n in range(shorter) if before[n] != after[n]), shorter)
     return f"{len(before)} bytes, compiled anew {len(after)}; the first other one is at {at}"
 
 
 def _library(before: bytes, after: bytes) -> str:
-    """Say in which sections two libraries differ."""
+    """Return a message with the first byte and the sections in which two libraries differ."""
     try:
         old, new = (
             {section.name: section.content for section in elf.sections(data)}

@@ -96,7 +96,7 @@ class Recorder:
         return self._room >= 0
 
     def tally(self, arch: Arch, of: Problem | Config) -> Tally:
-        """Return the tally of problems like `of`, or of a config."""
+        """Return the tally of problems that differ from `of` in rows only, or of a config."""
         place = arch, of if isinstance(of, Config) else of.with_mean(1)
         with self._lock:
             if place not in self._tallies:
@@ -161,7 +161,7 @@ class Recorder:
         self._ensure_thread()
 
     def _ensure_thread(self) -> None:
-        """Start the thread that writes, unless it runs; the next new call tries again."""
+        """Start the thread that writes, unless it runs; after a failure, the next tally tries."""
         if self._has_thread:
             return
         thread = threading.Thread(target=self._run, name="jitgen-record", daemon=True)
@@ -193,7 +193,8 @@ _lock = threading.Lock()
 
 def tally(arch: Arch, of: Problem | Config) -> Tally | None:
     """
-    Return the tally of problems like `of`, or of a config; None if recording is off.
+    Return the tally of problems that differ from `of` in rows only, or of a config; None if
+    recording is off.
     """
     path = settings.record
     if path is None:

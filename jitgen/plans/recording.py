@@ -72,7 +72,7 @@ class Recording:
         kernels: Number of calls with an explicit config, by the name of the kernel.
         others: Number of calls beyond the largest number of different calls of a recording.
         began, written: ISO 8601 times; empty where several files were added up.
-        jitgen: The version that wrote it; likewise.
+        jitgen: The version that wrote it; empty where several files were added up.
     """
 
     calls: tuple[Calls, ...]
@@ -105,7 +105,7 @@ class Recording:
 
     def save(self, path: Path) -> None:
         """
-        Write it to `path` atomically.
+        Write the recording to `path` atomically.
 
         Raises:
             OSError: It cannot be written.
@@ -160,8 +160,8 @@ def added(recordings: Iterable[Recording]) -> Recording:
 
 def parts(path: Path) -> list[Path]:
     """
-    Return the recordings that JITGEN_RECORD=`path` wrote, one of each process; or `path` itself if
-    it is a file.
+    Return the paths of the files that JITGEN_RECORD=`path` wrote, one of each process; or `path`
+    itself if it exists.
     """
     if path.exists():
         return [path]
@@ -171,7 +171,7 @@ def parts(path: Path) -> list[Path]:
 
 
 def part(path: Path) -> Path:
-    """Return the name of this process's own file for JITGEN_RECORD=`path`."""
+    """Return a new path for this process's own file of JITGEN_RECORD=`path`."""
     stem = path.name.removesuffix(path.suffix)
     return path.with_name(f"{stem}.{os.getpid()}-{secrets.token_hex(4)}{path.suffix}")
 

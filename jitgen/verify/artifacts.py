@@ -122,7 +122,7 @@ def _name(source: Source) -> str:
 
 
 def linked(name: str, library: bytes) -> bytes:
-    """Return a library that is called `name`, or raise the EmulationError of one not linked."""
+    """Return `library`; raises EmulationError if its file `name` is no shared library."""
     if not name.endswith(".so"):
         raise EmulationError(
             f"{name} was kept unlinked, and the emulator needs a shared library; install gcc and "

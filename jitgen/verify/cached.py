@@ -3,7 +3,7 @@
 The cache of `jitgen verify`: the emulator's stub, and kernels with the PTX of their source.
 
 It is beside compiled kernels, under a root that no other user can write to. Each file has its
-SHA-256; a file with another digest counts as missing. If the cache is read-only, nothing is stored.
+SHA-256; a file with another digest counts as missing. If the cache is read-only, it is not used.
 All files can be made again, so the total size is limited, and the oldest files are removed.
 """
 
@@ -27,7 +27,7 @@ _TROUBLE = (OSError, CacheError, SettingError)
 
 
 def find(name: str) -> bytes | None:
-    """Return the content of file `name`; None if it does not exist or is damaged."""
+    """Return the content of file `name`; None if it is missing, damaged or not readable."""
     if settings.cache == "rw":
         with suppress(Damaged, *_TROUBLE), _opened() as (folder, _):
             content = folder.read(name, _MOST_BYTES_EACH)
@@ -37,7 +37,7 @@ def find(name: str) -> bytes | None:
 
 
 def store(name: str, content: bytes) -> None:
-    """Store `content` as file `name`; does nothing if the cache cannot be written."""
+    """Store `content` as file `name`, unless it is too large or the cache cannot be written."""
     if settings.cache == "rw" and len(content) <= _MOST_BYTES_EACH:
         with suppress(*_TROUBLE), _opened() as (folder, drafts):
             folder.replace(name, content, drafts, sync=False)

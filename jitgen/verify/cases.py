@@ -82,7 +82,7 @@ class Case:
         return "" if self.entry is None else named
 
     def __str__(self) -> str:
-        """Return the arguments in words."""
+        """Return the names of the arguments, with type and sizes, or the value of a number."""
         return ", ".join(f"{name} {_words(value)}" for name, value in self.arguments.items())
 
 

@@ -17,7 +17,7 @@ from jitgen.verify.verification import Trial, Verification, coverage_of, gaps_of
 @frozen
 class Document:
     """
-    The problem of a trial: a document.
+    The sizes of a document, which are the problem of its trial.
 
     Attributes:
         devices: Number of devices.
@@ -30,7 +30,7 @@ class Document:
     replays: int
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return the three numbers as text."""
         return f"{self.devices} devices, {self.calls} calls, {self.replays} replays"
 
 
@@ -49,7 +49,7 @@ def verify_document(
         modes: See `jitgen.emulator.emulate_devices`.
         time_limit_s: Seconds that one mode may take.
         must_reach_all: Whether a synchronisation, copy, matrix or store instruction that no call
-            executes makes it wrong.
+            executes makes the result wrong.
 
     Raises:
         ConfigError: The document is not understood, or cannot be read.

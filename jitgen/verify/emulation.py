@@ -103,7 +103,7 @@ def emulate(
 
 
 def _with_artifact(call: DeviceCall, num_sms: int) -> DeviceCall:
-    """Return a call of a kernel of jitgen as one of its artifact."""
+    """Return `call`; if of a jitgen kernel, as a call of its artifact, with `num_sms`."""
     if not isinstance(call.kernel, Kernel):
         return call
     arguments = {**call.arguments, "num_sms": num_sms}

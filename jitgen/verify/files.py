@@ -40,11 +40,11 @@ from jitgen.verify.verification import Trial, Verification, coverage_of, gaps_of
 @frozen
 class Call:
     """
-    The problem of a trial: a case.
+    A case's name and arguments, which are the problem of its trial.
 
     Attributes:
         case: Name of the case.
-        arguments: Type and sizes of its arguments, in words.
+        arguments: Type and sizes of its arguments, as text.
     """
 
     case: str
@@ -80,7 +80,7 @@ class _Kernel:
         title: Name of its entry.
         artifact: What runs.
         cases: Names of its cases.
-        trials: One for each.
+        trials: The trial of each case.
     """
 
     title: str
@@ -115,7 +115,7 @@ def verify_file(
             executes makes a kernel wrong.
 
     Returns:
-        One for each kernel: for each entry with its types, sizes and constants.
+        A verification for each kernel: for each entry with its types, sizes and constants.
 
     Raises:
         ConfigError: The file raises, or its cases do not fit its kernels.

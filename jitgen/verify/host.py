@@ -2,7 +2,7 @@
 """
 The `Host` that jitgen gives the emulator: its loader of native code, compiler driver and cache.
 
-The emulator's stub runtime is stored there (`jitgen.verify.cached`). If the cache may not be
+The cache holds the emulator's stub runtime (`jitgen.verify.cached`). If the cache may not be
 written, each process compiles its own.
 """
 

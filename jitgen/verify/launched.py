@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the dynamic shared memory of a kernel's launch from its host part, without running it."""
+"""Finds the dynamic shared memory of a kernel's launch by its host part; no kernel is run."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ UNGROUPED = -2
 
 def describe(result: Result, tile: tuple[int, int]) -> list[str]:
     """
-    Return, in words, the places of wrong values in `result`, tile by tile; empty if it is right.
+    Return lines that say where values of `result` are wrong, tile by tile; empty if it is right.
 
     Args:
         result: Values, rows by columns.
@@ -62,8 +62,8 @@ def _describe_tile(
     result: Result, tile: tuple[int, int], name: list[int], places: NDArray[np.integer]
 ) -> str:
     """
-    Return, in words, the wrong values of a tile, given by group and by tile along M and N; rows are
-    counted within the group.
+    Return a line about the wrong values of tile `name`: its group, and its numbers along M and N.
+    `places` are their rows, counted within the group, and columns.
     """
     group, tile_m, tile_n = name
     rows, columns = np.unique(places[:, 0]), np.unique(places[:, 1])
@@ -91,7 +91,7 @@ def _name(group: int) -> str:
 
 
 def _series(indices: NDArray[np.integer], what: str) -> str:
-    """Return ascending indices in words: "row 3", "columns 0..7", "every 2nd column from 1 on"."""
+    """Return ascending indices as text: "row 3", "columns 0..7", "every 2nd column, 1..7"."""
     first, last, n = int(indices[0]), int(indices[-1]), len(indices)
     if n == 1:
         return f"{what} {first}"
@@ -114,6 +114,6 @@ class _Case(Protocol):
 
 
 def of_case(case: _Case, tile: tuple[int, int]) -> Iterator[str]:
-    """Yield where the results of a call are wrong."""
+    """Yield lines that say where the results of a call are wrong."""
     for result in case.results():
         yield from describe(result, tile)

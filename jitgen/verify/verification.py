@@ -47,17 +47,17 @@ _MOST_DIGITS = 7
 @frozen
 class Trial:
     """
-    One problem.
+    The result of one problem.
 
     Attributes:
-        sizes: Of the problem.
-        values: ``integers``, whose sums are exact, or ``random``.
-        wrong: Values of the result that are wrong.
-        places: Where, in words, and what they have in common.
+        sizes: The sizes of the problem.
+        values: ``integers``, whose sums are exact, or ``random``; for a file, the name of the case.
+        wrong: Number of values of the result that are wrong.
+        places: Lines that say where these values are, and what they have in common.
         frobenius: Error relative to the right result, in the Frobenius norm.
         largest: Largest error over the largest value.
         report: The findings, mode by mode; None if the kernel did not finish, or ran on this CPU.
-        fault: The fault that ended it.
+        fault: The fault that ended the kernel; None if there was none.
         is_native: Whether it ran on this CPU.
     """
 
@@ -111,10 +111,10 @@ class Verification:
         arch: Its target.
         trials: First each problem with small integers; then the second (or only) problem with
             random numbers; then problems at the edges of a kernel's tiles, every third with random
-            numbers. It ends at the first wrong one.
-        coverage: What they executed together, of each kernel.
+            numbers, of which a GPU kernel runs none after a wrong trial. For a file, its cases.
+        coverage: What the trials executed together, of each kernel of the PTX.
         gaps: Instructions that must be executed and never were; empty if the caller chose the
-            problem.
+            problem, or a trial did not finish.
     """
 
     name: str
@@ -170,8 +170,9 @@ def verify(
             then unreached instructions are no error. None: sizes that wrap around every pipeline,
             have every kind of edge and reach every instruction.
         modes: See `jitgen.emulate`.
-        artifact: The compiled kernel for a GPU; None: it is compiled into a temporary folder. A
-            kernel for the CPU is that of the session: from its cache, or compiled into it.
+        artifact: The compiled kernel for a GPU; None: it is compiled, or taken from the cache of
+            `jitgen.verify.cached`. A kernel for the CPU is that of the session: from its cache, or
+            compiled into it.
         time_limit_s: Seconds that one mode of one problem may take.
 
     Raises:
@@ -322,7 +323,7 @@ def verify_task(task: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         task: ``config``, ``arch``, ``problem``, ``modes``, ``time_limit_s``; ``root`` and ``key``
-            for an entry of the cache, else null; and perhaps ``text``, an edited source.
+            of an entry of the cache, the key empty without one; perhaps ``text``, an edited source.
 
     Returns:
         The verification as JSON values, or ``{"error": ...}`` with the message of an error that
