@@ -40,12 +40,12 @@ class Failure:
 
     @property
     def expires(self) -> float:
-        """The time from which it may be tried again, in seconds since 1970."""
+        """The time from which the kernel may be tried again, in seconds since 1970."""
         return self.created + self.ttl_s
 
     @property
     def is_over(self) -> bool:
-        """Whether it may be tried again."""
+        """Whether the kernel may be tried again."""
         return not -_SKEW_S <= time.time() - self.created < self.ttl_s
 
     def to_json(self) -> str:

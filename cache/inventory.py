@@ -172,7 +172,7 @@ def known_rows(base: Folder, index: NullIndex) -> dict[str, IndexRow]:
 
 
 def entries(base: Folder, index: NullIndex) -> list[EntryInfo]:
-    """Return a line for every entry, by key."""
+    """Return the `EntryInfo` of every entry, sorted by key."""
     spared = pinned(base)
     found = []
     with suppress(OSError, Damaged), base.folder("entries") as folder:
@@ -202,7 +202,7 @@ def entries_below(layers: Layers, hidden: set[str]) -> Iterator[EntryInfo]:
 
 
 def entry_info(base: Folder, key: str) -> EntryInfo | None:
-    """Return the line of entry `key`, None if there is no such entry."""
+    """Return the `EntryInfo` of entry `key`, None if there is no such entry."""
     with suppress(OSError, Damaged), base.below("entries", key[:2]) as shard:
         return line_in(shard, key, None, is_pinned=key in pinned(base))
     return None
@@ -210,7 +210,7 @@ def entry_info(base: Folder, key: str) -> EntryInfo | None:
 
 def line_in(shard: Folder, key: str, row: IndexRow | None, *, is_pinned: bool) -> EntryInfo | None:
     """
-    Return the line of entry `key` in the open folder `shard`, None if there is no such entry.
+    Return the `EntryInfo` of entry `key` in the folder `shard`, None if there is no such entry.
 
     Args:
         shard: The folder of entries whose keys share the first byte.

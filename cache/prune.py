@@ -181,8 +181,8 @@ class Removing:
 
     def remove(self, key: str, row: IndexRow | None = None) -> inventory.EntryInfo | None:
         """
-        Remove entry `key`, whose row in the index is `row`, except in a dry run; return its line,
-        or None if there is no such entry or it cannot be removed.
+        Remove entry `key`, whose row in the index is `row`, except in a dry run; return its
+        `EntryInfo`, None if there is no such entry or it cannot be removed.
         """
         with suppress(OSError, Damaged), self._base.below("entries", key[:2]) as shard:
             info = inventory.line_in(shard, key, row, is_pinned=False)

@@ -4,8 +4,8 @@ The latest trust document that any process of a root has seen, stored in that ro
 
 ::
 
-    <root>/v1/trust.json         it, with the documents that led to it
-    <root>/v1/locks/trust.lock   held while it is exchanged
+    <root>/v1/trust.json         the document, with those that led to it
+    <root>/v1/locks/trust.lock   held while the file is replaced
 
 Security rests on this file. Only if there is no such file is nothing remembered. A file that cannot
 be read may hold later revocations, so everything that must be signed is refused until it can be

@@ -94,7 +94,7 @@ class Serving:
 
     @property
     def tuned(self) -> Tuned:
-        """The measurements; they can be read wherever entries can."""
+        """The measurements of kernels; they can be read wherever entries can."""
         from jitgen.cache.tuned import Tuned
 
         return Tuned(self._root, is_writable=self.mode == "rw")

@@ -140,7 +140,7 @@ class Tuned:
         return 0
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all documents."""
         if self._is_writable:
             with suppress(OSError, CacheError):
                 base = self._root.open()

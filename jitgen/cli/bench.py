@@ -61,7 +61,7 @@ class _BenchGroup(click.Group):
         return _of_rows(cmd_name) if cmd_name in _ROWS else _of_report(find(cmd_name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one line for each suite."""
+        """Write a line for each suite into the help text."""
         with formatter.section("Suites"):
             formatter.write_dl([*SUITES.items(), *_APART.items(), *_LINES.items()])
 
@@ -313,7 +313,8 @@ def _of_ranks(output: Output, suite: Suite, given: dict[str, Any]) -> int:
 
 def _list(output: Output, suite: Suite, names: Sequence[str]) -> int:
     """
-    Print the kernels that steps need, which must be prewarmed for a machine without a compiler.
+    Print the kernels that the steps of a suite need; for a machine without a compiler, they must be
+    prewarmed.
     """
 
     def human() -> None:

@@ -116,7 +116,7 @@ def kernel(
 
 def _contender(store: Store, named: Named) -> Contender:
     """
-    Return a kernel that the user named.
+    Return the contender for a kernel that the user named.
 
     Raises:
         ConfigError: Its key belongs to another toolchain or to other templates.

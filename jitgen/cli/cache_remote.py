@@ -254,7 +254,7 @@ def _keys(
     devices: tuple[str, ...],
     store: Store,
 ) -> Iterator[str]:
-    """Yield the named keys: those of plans and kernels, and keys themselves."""
+    """Yield the keys that `names` mean: of all kernels of a plan, of a kernel, or the key."""
     from jitgen.plans.plan import load
     from jitgen.plans.prewarm import wanted
 

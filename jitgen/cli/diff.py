@@ -25,7 +25,7 @@ _MOST_VALUE = 40  # letters of a value
 
 @frozen
 class _SideId:
-    """One of the two kernels."""
+    """One of the two kernels that ``diff`` compares."""
 
     title: str
     kernel: KernelId = inline()

@@ -33,7 +33,7 @@ _PTX = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_.:]*)\s.*;", re.MULTILINE)
 @dataclasses.dataclass(frozen=True)
 class Side:
     """
-    One of two kernels.
+    One of the two kernels that are compared.
 
     Attributes:
         title: The text that the user typed.

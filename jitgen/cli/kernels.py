@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def source_of(store: Store, named: Named) -> Source:
     """
-    Return the source: that of the entry if a key was given, that of the file if one was given,
-    otherwise the source that the templates render now.
+    Return the source of a kernel: that of the entry if a key was given, that of the file if one was
+    given, otherwise the source that the templates render now.
     """
     from jitgen.codegen import render
 
@@ -29,7 +29,7 @@ def source_of(store: Store, named: Named) -> Source:
 
 def entry_of(store: Store, named: Named, output: Output) -> Entry:
     """
-    Return the compiled entry; if the cache has none and the settings allow it, compile it.
+    Return the entry of a kernel; if the cache has none and the settings allow it, compile it.
 
     Raises:
         KernelMiss: The settings do not allow compiling.
@@ -57,8 +57,8 @@ def entry_of(store: Store, named: Named, output: Output) -> Entry:
 
 def document_of(store: Store, named: Named) -> dict[str, object]:
     """
-    Return the key document: that of the entry if its key was given, otherwise that of a kernel
-    compiled now.
+    Return the key document of a kernel: that of the entry if its key was given, otherwise that of
+    the kernel compiled now.
     """
     entry = store.read(named.key) if named.is_key else None
     return named.spec.document if entry is None else entry.meta.key_document

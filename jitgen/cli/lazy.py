@@ -26,11 +26,11 @@ class LazyGroup(click.Group):
         self._commands_at = commands_at
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of the table."""
+        """Return the names of the commands in the order of `commands_at`."""
         return list(self._commands_at)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command; None if there is no command of this name."""
+        """Import and return the command; None if there is no command of this name."""
         if cmd_name not in self._commands_at:
             return None
         module, _, attribute = self._commands_at[cmd_name][0].partition(":")

@@ -63,7 +63,7 @@ class Named:
 
     @property
     def spec(self) -> KernelSpec:
-        """Its kernel spec on this machine; the key may differ from the given one."""
+        """The kernel's spec on this machine; its key may differ from the given one."""
         return keys.spec_of(self.config, self.arch, self.text)
 
     @property

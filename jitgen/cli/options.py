@@ -63,7 +63,7 @@ class Parsed(click.ParamType[Any]):
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value, or fail with the allowed values."""
+        """Return the value, or fail with the message of the error that the function raises."""
         if not isinstance(value, str):
             return value  # a default
         try:
@@ -73,7 +73,7 @@ class Parsed(click.ParamType[Any]):
 
 
 def _archs(text: str) -> tuple[Arch, ...]:
-    """Return targets, separated by commas, each once."""
+    """Parse targets that are separated by commas; return each once."""
     return tuple(dict.fromkeys(Arch.parse(part.strip()) for part in text.split(",")))
 
 

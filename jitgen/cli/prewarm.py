@@ -69,7 +69,7 @@ class _BeyondBudget:
 
 @frozen
 class _How:
-    """Options of the command, without the plans and targets."""
+    """Options of ``jitgen prewarm``, without the plans and targets."""
 
     jobs: int | None
     shard: Shard | None

@@ -326,7 +326,7 @@ def _import(output: Output, path: Path, arch: Arch | None) -> int:
 
 
 def _tell(output: Output, arch: Arch, report: TuningReport | None, export_to: Path | None) -> None:
-    """Print the result, unless a table was written to standard output."""
+    """Print the result; without its rows if a table was written to standard output."""
     rows = () if report is None else report.rows
 
     def human() -> None:

@@ -50,7 +50,7 @@ class Observation:
 
 @frozen
 class Schedules:
-    """What a problem proves about schedules that did not run."""
+    """Whether the runs of a problem prove its result for schedules that did not run."""
 
     proved: Annotated[bool, v.said("whether the runs stand for every schedule")]
     observed: Sequence[Observation]

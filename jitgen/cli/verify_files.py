@@ -95,5 +95,5 @@ def _check(arch: str) -> None:
 
 
 def name(task: dict[str, Any]) -> str:
-    """Return the name of a task's row if the task has no kernels."""
+    """Return the name of a task's file: that of its row if the task has no kernels."""
     return Path(task["library"] or task["file"]).name

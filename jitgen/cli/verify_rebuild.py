@@ -81,7 +81,7 @@ def run(output: Output, names: tuple[str, ...], arch: Arch | None, jobs: int | N
 
 
 def _wanted(names: tuple[str, ...], arch: Arch | None, store: Store) -> dict[str, str]:
-    """Return the keys of the entries for `names`, and the name of each kernel."""
+    """Return the name of each kernel that `names` mean, by the key of its entry."""
     found = {}
     for name in names:
         if is_plan(name):

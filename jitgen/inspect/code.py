@@ -141,7 +141,7 @@ def _sass(text: str, origins: Sequence[int | None]) -> Iterator[Line]:
 
 
 def _matrix_origins(text: str, origins: Sequence[int | None]) -> list[int | None]:
-    """Return where the warpgroup MMAs of PTX come from, in order."""
+    """Return the line of the source of each warpgroup MMA of PTX, in order."""
     rows = zip(text.split("\n"), origins, strict=False)
     return [origin for row, origin in rows if row.lstrip().startswith(_WARPGROUP_MMA)]
 
@@ -217,7 +217,7 @@ def _fits(operation: str, pattern: str) -> bool:
 
 
 def by_class(operations: Counter[str]) -> dict[str, Counter[str]]:
-    """Return the operations of each class that occurs, most instructions first."""
+    """Return the counts of the operations of each class, the class with the most first."""
     found: dict[str, Counter[str]] = {}
     for operation, count in operations.items():
         found.setdefault(class_of(operation), Counter())[operation] = count
@@ -225,5 +225,5 @@ def by_class(operations: Counter[str]) -> dict[str, Counter[str]]:
 
 
 def class_title(name: str) -> str:
-    """Return the title of a class."""
+    """Return the title of a class of machine instructions."""
     return INTEGER[1] if name == INTEGER[0] else CLASSES[name][0]

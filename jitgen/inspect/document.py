@@ -44,7 +44,7 @@ def document(title: str, *body: object) -> str:
 
 @cache
 def asset(name: str) -> str:
-    """Return a file of ``assets/``."""
+    """Return the text of file `name` of ``assets/``."""
     folder = resources.files("jitgen.inspect") / "assets"
     return (folder / name).read_text(encoding="utf-8")
 

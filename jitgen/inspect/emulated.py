@@ -161,7 +161,7 @@ def _found(finding: Mapping[str, Any], context: str) -> Found:
 
 
 def _lines(place: str) -> tuple[int | None, int | None]:
-    """Return the lines of source and PTX that a place names."""
+    """Return the line numbers of source and PTX that a place names; None if it names none."""
     found = _PLACE.match(place)
     if found is None:
         return None, None

@@ -118,7 +118,7 @@ class Occupancy:
 
     @property
     def ctas(self) -> int:
-        """CTAs on an SM."""
+        """Number of CTAs that fit on an SM."""
         return min(limit.ctas for limit in self.limits)
 
     @property

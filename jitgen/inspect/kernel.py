@@ -45,7 +45,7 @@ class Number:
 @frozen
 class Inspected:
     """
-    One kernel.
+    The data of one kernel that a page shows.
 
     Attributes:
         name: Its name.
@@ -170,7 +170,7 @@ _Code = tuple[tuple[Listing, ...], Resources | None, tuple[str, ...]]
 
 
 def _gpu(source: Source, entry: Entry | None) -> _Code:
-    """Compile with line information, and disassemble."""
+    """Return what a page shows of GPU code, compiled with line information and disassembled."""
     from jitgen.verify.artifacts import compiled
 
     made = compiled(source)
@@ -194,7 +194,7 @@ def _gpu(source: Source, entry: Entry | None) -> _Code:
 
 
 def _host(source: Source, entry: Entry | None, *, emulates: bool) -> _Code:
-    """Disassemble the cached library; host code has no line table that maps it to the source."""
+    """Return what a page shows of host code: no line table maps it to lines of the source."""
     listings = [code.source(source.text)]
     notes = ["Kernels for the host have no line table: source and code are not linked."]
     if emulates:
@@ -210,7 +210,7 @@ def _host(source: Source, entry: Entry | None, *, emulates: bool) -> _Code:
 
 
 def numbers(derived: object) -> list[Number]:
-    """Return the numbers of a verdict, each with its text in the docstring of their class."""
+    """Return the fields of `derived`, each with its meaning in the docstring of its class."""
     meanings: dict[str, str] = {}
     # Fields of base classes are documented where they are declared.
     for kind in reversed(type(derived).__mro__):

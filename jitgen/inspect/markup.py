@@ -43,7 +43,7 @@ def joined(parts: Iterable[object]) -> Markup:
 
 def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     """
-    Return an element.
+    Return an HTML element.
 
     Args:
         name: Name of the element.

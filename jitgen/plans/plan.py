@@ -132,7 +132,7 @@ def is_plan(name: str) -> bool:
 
 
 def _meant(name: str) -> str:
-    """Return a hint what `name`, which is no plan's, may name; empty if there is none."""
+    """Return a hint for a name that no plan has: similar names, or the command that takes it."""
     if name.endswith(".json"):
         return "; jitgen plan from-config makes one of a model's config.json"
     try:

@@ -182,7 +182,7 @@ class Recorder:
             self.write()
 
     def close(self) -> None:
-        """Write a last time, and end the thread."""
+        """Write the recording a last time, and end the thread."""
         self._end.set()
         self.write()
 

@@ -24,7 +24,7 @@ _SCHEMA = 1
 
 
 def of_kernel(kernel: Kernel) -> Artifact:
-    """Return the artifact of a kernel of this process; see `of_entry`."""
+    """Return the artifact of a kernel of this process; raises as `of_entry`."""
     config = kernel.config
     source = Source(
         config=config, arch=kernel.arch, name=kernel.name, text=kernel.source, entry=config.op

@@ -178,7 +178,7 @@ def _import_compiler() -> None:
 
 def _brought(compiled: Compiled) -> _Kernel:
     """
-    Return the kernel of an artifact.
+    Read the artifact that the user gives; return its kernel.
 
     Raises:
         ConfigError: A file cannot be read, or is something else.
@@ -194,7 +194,7 @@ def _brought(compiled: Compiled) -> _Kernel:
 
 
 def _compiled(case: Case, wanted: Parameters, path: Path, arch: str) -> _Kernel:
-    """Compile the entry of a case."""
+    """Compile the entry of a case; return its kernel."""
     from jitgen.compile import compiler
 
     given = [compiler.STREAM if x is STREAM else x for x in wanted.compiled.values()]

@@ -104,7 +104,7 @@ class Trial:
 @frozen
 class Verification:
     """
-    The result for one kernel.
+    The result of verifying one kernel.
 
     Attributes:
         name: Its name.
