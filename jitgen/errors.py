@@ -52,7 +52,7 @@ class UnsupportedConfig(ConfigError):
 
     Attributes:
         code: Stable machine-readable rule, for example ``E_REGS``.
-        proposal: The nearest legal GroupedGemmConfig, or None if there is none.
+        proposal: The nearest legal config of the same operation, or None if there is none.
     """
 
     def __init__(self, message: str, *, code: str, proposal: object = None) -> None:
@@ -142,7 +142,7 @@ class PeerTimeout(JitgenError, TimeoutError):
     Attributes:
         rank: The rank that waited.
         source: The rank that did not send.
-        number: The round.
+        number: The round in which it waited.
     """
 
     def __init__(self, message: str, *, rank: int, source: int, number: int) -> None:

@@ -145,7 +145,7 @@ def install(registry: CollectorRegistry | None = None) -> Metrics:
 
     Raises:
         ToolchainError: prometheus-client is not installed.
-        InputError: `registry` is none.
+        InputError: `registry` is not a registry of prometheus-client.
     """
     if registry is not None and not hasattr(registry, "register"):
         raise InputError(

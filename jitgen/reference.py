@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""References of all operations in plain float32 torch, under the names of the operations."""
+"""References of operations in plain float32 torch, under the names of the operations."""
 
 from jitgen.ops.add_lora.reference import add_lora
 from jitgen.ops.combine.reference import combine

@@ -76,7 +76,7 @@ class Settings:
 
     def parsed(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Return `values` as settings have them.
+        Return `values`, by name of a setting, converted to the types of these settings.
 
         Raises:
             SettingError: A name is not a setting, or its value is not allowed.
@@ -141,7 +141,7 @@ def nearest(name: str) -> str:
 
 
 def _read(name: str, value: Any) -> Any:
-    """Return a setting's value from a Python one."""
+    """Return the value of the setting `name`, parsed from a Python value."""
     if name not in _BY_NAME:
         raise SettingError(f"no setting {name!r}; settings: {', '.join(_BY_NAME)}")
     if isinstance(value, (tuple, list)):  # several, as they stand in an environment variable
@@ -163,6 +163,9 @@ settings = Settings()
 
 
 def place(name: str) -> str:
-    """Return what a user calls the origin of a setting: its variable, or ``settings.<name>``."""
+    """
+    Return the name by which a user has set a setting, or can set it: its variable, or
+    ``settings.<name>`` for a value of a program or session.
+    """
     is_variable = settings.origin(name)[1] in ("environment", "default")
     return _BY_NAME[name].variable if is_variable else f"settings.{name}"

@@ -44,7 +44,7 @@ def read(data: bytes) -> dict[str, bytes]:
     Return the files in the tar `data`, by name.
 
     Raises:
-        Damaged: It is not a plain tar as described above.
+        Damaged: It is not a plain tar of files and folders, as this module writes it.
     """
     found: dict[str, bytes] = {}
     position = 0
@@ -71,7 +71,7 @@ def _header(name: str, size: int, kind: bytes, mode: int) -> bytes:
 
 
 def _parsed(block: bytes) -> tuple[str, int, bytes]:
-    """Return name, size and kind in a header."""
+    """Return name, size and kind of the member of a tar that `block`, its header, describes."""
     if len(block) < _BLOCK:
         raise Damaged("the archive ends in the middle of a header")
     blank = block[:148] + b" " * 8 + block[156:]

@@ -66,7 +66,7 @@ def wanted(
         archs: Their targets.
         store: The store with the measurements of this machine.
         devices: Names of devices. For a target without any of these: JITGEN_DEVICE, otherwise all
-            of its devices.
+            of its devices and that of this machine.
 
     Raises:
         UnsupportedConfig: A target has no kernel for something in a plan.
@@ -146,7 +146,10 @@ def export(
 
 
 def _named(covering: Mapping[Arch, Sequence[str]]) -> tuple[str, ...]:
-    """Return the names of those GPUs that jitgen itself knows, on any machine."""
+    """
+    Return the names of the GPUs in `covering` that are in jitgen's own tables, without those that
+    only this machine knows.
+    """
     known_to = {arch: {each.name for each in target(arch).devices} for arch in covering}
     return tuple(
         dict.fromkeys(

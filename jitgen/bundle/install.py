@@ -33,7 +33,7 @@ class Fate(StrEnum):
 @frozen
 class Installed:
     """
-    A kernel that was imported.
+    A kernel of a bundle, after an import.
 
     Attributes:
         name: Its name.
@@ -74,13 +74,13 @@ def missing(bundle: Bundle, wanted: Iterable[KernelSpec]) -> tuple[str, ...]:
 def install(bundle: Bundle, store: Store) -> tuple[Installed, ...]:
     """
     Publish every kernel of `bundle` to `store`, then record the plans that they cover; returns the
-    kernels, by name.
+    kernels, sorted by name.
 
     Raises:
         BundleError: A kernel is not signed as JITGEN_VERIFY requires: none was published. Or the
             store could not keep one, for the reason in the message.
         CacheError: The store must not be written.
-        SettingError: See `refusals`.
+        SettingError: Kernels must be signed, and JITGEN_TRUST is not set.
     """
     if store.mode != "rw":
         raise CacheError(

@@ -45,7 +45,7 @@ def write(entries: Iterable[Entry], notes: Iterable[Coverage] = ()) -> bytes:
 
 def read(data: bytes) -> tuple[tuple[Packed, ...], tuple[Coverage, ...]]:
     """
-    Return the entries in the tar of a layer, by key, and the notes on their plans.
+    Return the entries in the tar of a layer, sorted by key, and the notes on their plans.
 
     Every digest is checked. Signatures are not, and the notes are not signed.
 

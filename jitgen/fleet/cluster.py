@@ -49,7 +49,7 @@ _SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")
 
 
 class ClusterError(JitgenError):
-    """There is no cluster at an address, or it went away."""
+    """There is no scheduler of a Dask cluster at an address."""
 
 
 def prewarm(
@@ -76,12 +76,13 @@ def prewarm(
         on_progress: Called on this thread for every kernel as it is done.
 
     Returns:
-        One row for each config, in their order; a compile that failed is a row, not an exception.
-        Its ``jobs`` are the threads of the workers that were there at the beginning.
+        The report, with one row for each config, in their order; a compile that failed is a row,
+        not an exception. ``jobs`` is the number of threads of the workers that were there at the
+        beginning, 0 if no worker was needed.
 
     Raises:
         ClusterError: There is no scheduler at `address`.
-        SettingError: JITGEN_OVERRIDE has one of them.
+        SettingError: JITGEN_OVERRIDE has one of the kernels.
         ToolchainError: The package distributed is not installed.
     """
     start, jobs = time.perf_counter(), 0
@@ -198,8 +199,8 @@ def _received(row: PrewarmRow, future: Future, store: Store) -> PrewarmRow:
 
 def _check_address(address: str) -> None:
     """
-    Raise ClusterError unless `address` can be one of a scheduler. Dask finds that out in a client
-    that is half made, and prints a traceback when that is collected.
+    Raise ClusterError unless `address` has the form of a scheduler's address. Dask would check it
+    in a half-made client, and print a traceback when that client is collected.
     """
     scheme, separator, place = address.rpartition("://")
     host, _, port = place.rpartition(":")

@@ -61,7 +61,9 @@ class RankStore(Protocol):
         """Add to a number, and return the sum."""
 
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
-        """Set a value if it is `expected`, empty for no value; return the value now."""
+        """
+        Set a value to `desired` if it is `expected`, empty for none; return the present value.
+        """
 
 
 class CoordinationError(JitgenError):
@@ -74,11 +76,12 @@ class KernelRecord:
     Record of one kernel.
 
     Attributes:
-        state: ``claimed``: a rank compiles it; ``free``: that rank gave up; ``done``; ``failed``.
+        state: ``claimed``: a rank compiles it; ``free``: its compile failed, and another try is
+            allowed; ``done``; ``failed``.
         by: Id of the rank that changed it last.
         rank: Number of that rank.
         host: Name of its machine.
-        tries: How many compile processes died over the kernel.
+        tries: How many compiles of the kernel failed.
         chunks: Number of chunks of the entry in the store.
         seconds: Time of the compile; 0 if that rank had the entry already.
         error: Why it failed.
@@ -125,7 +128,8 @@ class CoordinationStore:
 
     def claim(self, key: str, before: KernelRecord | None) -> KernelRecord | None:
         """
-        Claim kernel `key`, whose record was `before`; returns None if another rank was faster.
+        Claim kernel `key`, whose record was `before`; returns the claim, None if another rank was
+        faster.
 
         The claim of a dead rank is taken over in the same way.
         """
@@ -156,7 +160,7 @@ class CoordinationStore:
         Return the packed entry of a kernel that is done.
 
         Raises:
-            CoordinationError: It is not in the store, or is longer than `max_bytes`.
+            CoordinationError: It is not in the store, is damaged, or is longer than `max_bytes`.
         """
         with _trouble():
             names = [f"blob/{key}/{number}" for number in range(record.chunks)]

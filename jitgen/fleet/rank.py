@@ -129,7 +129,7 @@ class Rank:
 
     @property
     def rows(self) -> tuple[WarmUpRow, ...]:
-        """The rows so far."""
+        """The rows of the kernels that have arrived or failed so far."""
         return tuple(self._rows[key] for key in self._specs if key in self._rows)
 
     def _open(self) -> list[str]:

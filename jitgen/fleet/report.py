@@ -16,7 +16,7 @@ SCHEMA = 1
 
 
 class WarmUpState(StrEnum):
-    """How a kernel came into this rank's cache."""
+    """How a kernel came into this rank's cache, or that it failed."""
 
     CACHED = "cached"
     """It was in the cache before."""
@@ -42,7 +42,8 @@ class WarmUpRow:
         name: Its name.
         key: Digest of its key document.
         state: How this rank got it.
-        rank: The rank that compiled it, else the one that fetched it; -1 if it was cached.
+        rank: The rank that compiled it, else the one that fetched it; -1 if it was cached and this
+            rank read no record of it.
         host: The machine of that rank.
         seconds: Time of its compile; 0 if there was none.
         error: Why it failed; empty if it did not.
@@ -66,7 +67,8 @@ class WarmUpReport:
         arch: The target.
         rank: This rank.
         world: Number of ranks.
-        rows: One for each kernel, in the order of their names.
+        rows: One for each kernel: those of a plan with the most calls first, given ones in their
+            order.
         lost: Ranks that died or fell silent over a kernel, which another rank then compiled.
         wall_s: Seconds that this rank spent on the warm-up.
         manifest: For each kernel the rank that compiled it, its machine and the seconds: JSON
@@ -117,7 +119,7 @@ def lost(records: Mapping[str, KernelRecord | None]) -> list[int]:
 
 
 class _Line(TypedDict):
-    """A kernel, as the manifest has it; see `WarmUpReport`."""
+    """One kernel in the manifest of a `WarmUpReport`."""
 
     name: str
     key: str

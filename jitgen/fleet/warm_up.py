@@ -201,13 +201,13 @@ def _record_of(row: WarmUpRow) -> KernelRecord:
 
 def _rank_info(group: ProcessGroup | None, jobs: int | None) -> tuple[RankInfo, RankStore | None]:
     """
-    Return what this process is among the ranks of its job, and the store that these ranks share;
-    None instead of the store if there is one rank.
+    Return this process's rank and its part of the work, and the store that the ranks of its job
+    share, None if there is one rank.
 
     Args:
         group: The ranks; None: all of torch.distributed, if it is initialised.
-        jobs: Processes that compile on this rank; None: as the settings say, else the rank's part
-            of the machine's.
+        jobs: Processes that compile on this rank; None: as JITGEN_JOBS says; 0: the rank's part of
+            what the machine allows.
     """
     chosen = settings.jobs if jobs is None else jobs
     local_world = _number("LOCAL_WORLD_SIZE", 1)
@@ -224,7 +224,7 @@ def _rank_info(group: ProcessGroup | None, jobs: int | None) -> tuple[RankInfo, 
 
 
 def _distributed(group: ProcessGroup | None) -> tuple[int, int, RankStore | None]:
-    """Return this rank, the number of ranks, and their store; None if this process is alone."""
+    """Return this rank, the number of ranks, and their store, None if this process is alone."""
     torch = sys.modules.get("torch")  # a program that initialised torch.distributed has imported it
     if torch is None or not torch.distributed.is_available():
         return 0, 1, None

@@ -57,7 +57,10 @@ def is_shared(path: Path, shared: tuple[Path, ...]) -> bool:
 
 
 def stranger(found: os.stat_result) -> str:
-    """Return a text if it belongs to a user other than this one and root; empty if not."""
+    """
+    Return whose a file or folder is, as a text, if its owner is neither this user, the superuser
+    nor the owner of ``/``; else an empty text.
+    """
     user = os.geteuid()
     if found.st_uid not in (user, 0) and found.st_uid != _owner_of_everything():
         return f"belongs to user {found.st_uid}, not to you (user {user})"

@@ -258,8 +258,8 @@ def _check_file(found: os.stat_result, where: Path, *, is_secret: bool) -> None:
 
 def keep_private(path: Path, found: os.stat_result) -> str:
     """
-    Return the command that makes a file or folder this user's alone. One of another user, such as
-    root, which this user reads as a member of its group, would be lost to it by chmod alone.
+    Return the command that makes a file or folder private to this user. If another user owns it,
+    the command changes the owner first: after chmod alone this user could not read it any more.
     """
     mode = "700" if stat.S_ISDIR(found.st_mode) else "600"
     user = os.geteuid()

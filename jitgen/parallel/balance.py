@@ -5,7 +5,8 @@ then places are packed onto ranks.
 
 The two greedy steps are those of DeepSeek's EPLB (github.com/deepseek-ai/EPLB), for one host: each
 replica goes to the expert with the most tokens per place. Then places are assigned, those with the
-most tokens first, to the rank that has the fewest tokens and a free place.
+most tokens first, to ranks with a free place: to one without the expert if there is one, and of
+these to the one with the fewest tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def balance(counts: Sequence[float] | Tensor, ranks: int, replicas: int = 0) -> 
             because no rank needs an expert twice.
 
     Raises:
-        InputError: A count is negative or not finite, or `replicas` is out of range.
+        InputError: A count is negative or not finite, or `ranks` or `replicas` is out of range.
 
     Example::
 
@@ -77,8 +78,8 @@ def balance(counts: Sequence[float] | Tensor, ranks: int, replicas: int = 0) -> 
 
 def _copies(loads: Sequence[float], ranks: int, replicas: int) -> list[int]:
     """
-    Return how many places each expert has: one, and each replica goes to the expert with the most
-    tokens per place.
+    Return how many places each expert has: one, and one more for each replica that it gets as the
+    expert with the most tokens per place.
     """
     copies = [1] * len(loads)
     for _ in range(replicas):

@@ -27,7 +27,7 @@ _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tenso
 
 class Collectives:
     """
-    See `jitgen.parallel.wire.Wire`.
+    A connection of ranks by collectives of torch, with the methods of `jitgen.parallel.wire.Wire`.
 
     Args:
         group: The ranks.
@@ -68,7 +68,10 @@ class Collectives:
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
     ) -> Tensor:
-        """Send each rank its rows by one collective, and add up in the order of ranks."""
+        """
+        Send each rank its rows by collectives, and add up the received rows in the order of ranks;
+        with `inverse`, in the order of a token's experts.
+        """
         if inverse is not None and topk_weights is not None:
             rows, found = self._rows(y, inverse, tokens)
             return combine(
@@ -89,7 +92,8 @@ class Collectives:
     def _rows(self, y: Tensor, inverse: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
         """
         Send the rows of experts, zeros for missing ones, and which rows are present; return the
-        rows of this rank's tokens, and the index of each pair's row among them.
+        received rows, and for each pair of a token and an expert the index of its row, -1 if no
+        rank has it.
         """
         is_here = (inverse >= 0) & (inverse < len(y))
         sent = y.new_zeros(inverse.numel(), y.shape[1])

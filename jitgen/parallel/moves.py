@@ -89,7 +89,7 @@ class Travelling:
 
     def put(self, tensors: Mapping[str, Tensor]) -> None:
         """
-        Wait for the rest, and write the received weights to their places, on the current stream.
+        Wait until all weights have arrived, and write them to their places, on the current stream.
         """
         for each in self._work:
             each.wait()
@@ -103,8 +103,8 @@ def spread(
     tensors: Mapping[str, Tensor], expert_map: ExpertMap, group: ProcessGroup
 ) -> dict[str, Tensor]:
     """
-    Return the weights for the places of this rank. Before, each rank has its share of the experts
-    in their order. All ranks call it.
+    Return the weights for the places of this rank. `tensors` has the weights of this rank's share
+    of the experts in their order. All ranks call this.
     """
     plain = ExpertMap.plain(expert_map.experts, expert_map.ranks)
     travelling = Travelling(tensors, plain, expert_map, group)

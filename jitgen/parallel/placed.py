@@ -28,7 +28,8 @@ each period than the other two.
 
 class Placed:
     """
-    See `jitgen.parallel.wire.Wire`.
+    A wire that sends experts' places instead of their numbers, with the methods of
+    `jitgen.parallel.wire.Wire`.
 
     Attributes:
         expert_map: The map of experts to places.
@@ -37,7 +38,8 @@ class Placed:
     Args:
         wire: The connection of the ranks.
         expert_map: The map of experts to places.
-        others: Number of experts without weights; their numbers follow those of the others.
+        others: Number of experts without weights; their numbers follow those of the experts with
+            weights.
         device: Where tokens are.
     """
 
@@ -78,7 +80,7 @@ class Placed:
         return self._table.index_select(0, index.flatten()).view(rows.shape)
 
     def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
-        """See `jitgen.parallel.wire.Wire`."""
+        """Send tokens to all ranks, as `Wire.dispatch` does, with the places of their experts."""
         return self.wire.dispatch(x, self.choose(topk_ids), topk_weights, room)
 
     def combine(
@@ -91,12 +93,12 @@ class Placed:
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
     ) -> Tensor:
-        """See `jitgen.parallel.wire.Wire`."""
+        """Send rows to the ranks of their tokens and add them up, as `Wire.combine` does."""
         given = (shared, shared_weights, out, inverse, topk_weights)
         return self.wire.combine(y, tokens, *given)
 
     def check(self) -> tuple[Masked, ...]:
-        """See `jitgen.parallel.wire.Wire`."""
+        """Require that no rank waited too long, as `Wire.check` does; return the masked ranks."""
         return self.wire.check()
 
     def require_like(self, expert_map: object) -> None:

@@ -35,7 +35,7 @@ class Windows:
         tokens: Buffers that receive the tokens of all ranks.
         sums: Buffers that receive sums.
         max_tokens: Most tokens of a rank in a call.
-        limit_s: How long a rank waits for another one.
+        limit_s: How long a rank waits for another one, in seconds.
         notes: Buffers in which ranks note that they are waiting, or that they have masked a late
             rank; None: a late rank is an error.
         is_invariant: Whether `sums` has room for one row per expert of a token, which invariant
@@ -90,7 +90,7 @@ class Windows:
         return rows * (vectors + top_k), rows * sums, ranks * _VECTOR_BYTES
 
     def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
-        """See `jitgen.parallel.wire.Wire`."""
+        """Send tokens to all ranks, as `Wire.dispatch` does, by writing to their windows."""
         tokens = dispatch(x, topk_ids, topk_weights, self._tokens, room=room)
         self._tell_on_host()
         return tokens
@@ -105,7 +105,10 @@ class Windows:
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
     ) -> Tensor:
-        """See `jitgen.parallel.wire.Wire`."""
+        """
+        Send rows to the ranks of their tokens and add them up, as `Wire.combine` does, by writing
+        to windows.
+        """
         out = combine_ranks(
             y,
             self._sums,
@@ -120,7 +123,7 @@ class Windows:
         return out
 
     def check(self) -> tuple[Masked, ...]:
-        """See `jitgen.parallel.wire.Wire`."""
+        """Require that no rank waited too long, as `Wire.check` does; return the masked ranks."""
         if not self.can_mask:
             require_in_time(self._state)
             return ()

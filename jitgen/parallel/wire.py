@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The interface through which a layer exchanges rows with other ranks; `Windows` and `Collectives`
-implement it.
+The interface through which a layer exchanges rows with other ranks; `Windows`, `Collectives` and
+`Placed` implement it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ _resolved: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-de
 
 def group_of(name: str) -> ProcessGroup:
     """
-    Return the group of that name. Objects that live as long as a layer keep the name, not the
-    group: if a group still exists when the process ends, its threads may abort the process.
+    Return the process group that torch calls `name`. Objects that live as long as a layer keep the
+    name, not the group: if a group still exists when the process ends, its threads may abort the
+    process.
     """
     found: ProcessGroup = _resolved(name)
     return found

@@ -100,7 +100,7 @@ class Breaker:
         other answer of the backend closes it, and `LocalFailure` changes nothing.
 
         Raises:
-            Unreachable: The breaker is open.
+            Unreachable: The breaker is open, or another process tries the backend now.
         """
         with ExitStack() as stack:
             state = self.state()

@@ -47,7 +47,7 @@ class Allowance:
         self._spent: deque[tuple[float, float]] = deque(maxlen=1000)
 
     def spend(self, seconds: float) -> None:
-        """Add `seconds`, from now."""
+        """Add `seconds` that have just been spent."""
         self._spent.append((time.monotonic(), seconds))
 
     def is_spent(self) -> bool:

@@ -237,7 +237,9 @@ def _is_quiet(connection: HTTPConnection) -> bool:
 
 
 def _answer(response: HTTPResponse, max_bytes: int, session: Session) -> Answer:
-    """Read an answer; raises Unreachable if it is too long, or `session` was cancelled."""
+    """
+    Read an answer; raises Unreachable if it is too long or cut off, or `session` was cancelled.
+    """
     said = response.length
     if said is not None and said > max_bytes:
         raise Unreachable(f"an answer of {said} bytes, and {max_bytes} are the most expected")
@@ -254,7 +256,7 @@ def _answer(response: HTTPResponse, max_bytes: int, session: Session) -> Answer:
 
 
 def _check(answer: Answer) -> None:
-    """Raise an error for a status that says nothing about the request itself."""
+    """Raise Unreachable for a redirect or a 5xx status, and Busy for 429 and 503."""
     status = answer.status
     if 300 <= status < 400 and status != 304:
         raise Unreachable(f"a redirect (HTTP {status}), which is not followed")

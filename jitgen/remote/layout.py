@@ -9,7 +9,8 @@ Layout of entries in an object store: paths, fetch and push.
 
 Records and contents are separate objects, because entries with different keys often have equal
 contents: another patch release of the compiler mostly makes the same bytes. Contents are uploaded
-first and the record last, so that a record never refers to absent contents. Nothing is overwritten.
+first and the record last, so that a record never refers to absent contents. Nothing is overwritten,
+except to add signatures or where a caller asks for it.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def _content(backend: Readable, name: str, said: FileRecord) -> bytes:
 
 def push(backend: Writable, entry: Entry, *, replaces: bool = False) -> bool:
     """
-    Upload `entry` to `backend`; returns whether the backend did not have it yet.
+    Upload `entry` to `backend`; returns whether its record was written: with `replaces` always,
+    else if the backend had none.
 
     Args:
         backend: The destination.
@@ -126,8 +128,8 @@ def push(backend: Writable, entry: Entry, *, replaces: bool = False) -> bool:
 
 def sign(backend: Writable, entry: Entry) -> bool:
     """
-    Add the signatures of `entry` to those of the same entry in `backend`; returns whether that
-    lacked one. An entry of the same key with another record is left alone.
+    Add the signatures of `entry` to those of the same entry in `backend`; returns whether the
+    backend lacked one of them. An entry of the same key with another record is left alone.
 
     Raises:
         Corrupt: The record in the backend cannot be read.
@@ -147,7 +149,7 @@ def sign(backend: Writable, entry: Entry) -> bool:
 
 
 def _document(record: bytes, signatures: bytes) -> bytes:
-    """Return an object under ``v1/ac``."""
+    """Return the bytes of an object under ``v1/ac``, with a record and its signatures."""
     document = {"meta": record.decode("ascii"), "signatures": signatures.decode("ascii")}
     return canonical_json(document).encode("ascii")
 

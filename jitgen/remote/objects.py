@@ -56,7 +56,7 @@ class Objects:
         Return the object at `path`.
 
         Raises:
-            NotFound: The object does not exist.
+            NotFound: The object does not exist, or may not be read.
             Unreachable: It cannot be read, or is larger than `max_bytes`.
             LocalFailure: This process was forked, or has no descriptor or memory left.
         """

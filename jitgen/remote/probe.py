@@ -30,7 +30,7 @@ class BackendStatus:
     Attributes:
         tier: ``remote`` or ``service``.
         url: Its URL.
-        state: ``asked``, or why it is not asked now.
+        state: ``asked``; or that it is not asked now or is tried again next, and why.
     """
 
     tier: Annotated[str, one_of("remote", "service")]

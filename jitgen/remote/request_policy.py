@@ -49,12 +49,12 @@ class Wanted(Protocol):
 
     @property
     def key(self) -> str:
-        """Digest of its key document."""
+        """Digest of the kernel's key document."""
         ...
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the kernel."""
         ...
 
 

@@ -154,7 +154,10 @@ class Fetching:
         return headers | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def _token(self) -> str:
-        """Return the token, empty if there is none; read each time, since it may be rotated."""
+        """
+        Return the token, read each time, since it may be rotated; empty if there is none, or others
+        could read it on its way to the service.
+        """
         path = settings.token_file
         if path is None:
             return ""
@@ -193,7 +196,7 @@ class Compiling(Fetching):
         server: The service.
         spec: The kernel.
         policy: Makes the requests.
-        store: As in `Fetching`.
+        store: The store whose trust document is renewed if the service has a later one.
     """
 
     def __init__(
@@ -300,7 +303,7 @@ def _document(answer: Answer) -> dict[str, object]:
 
 
 def _reason(answer: Answer, otherwise: str) -> str:
-    """Return the reason in an answer, in one line; `otherwise` if it has none."""
+    """Return the reason in an answer, at most 300 characters of it; `otherwise` if it has none."""
     document = _document(answer)
     for name in ("reason", "error", "detail", "message", "difference", "differs"):
         if document.get(name):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 class _Backend:
     """
-    Common part of both kinds of backends.
+    The common part of `Remote` and `Service`.
 
     Attributes:
         name: Its name in events and statistics.

@@ -11,7 +11,7 @@ themselves.
     settings, config_errors     the operator's TOML file
     tokens, quotas              what each token may do, and how much at a time
     accept, connection_slots,   connections: how many there are, and limits of time and size
-      http_limits, headers
+      http_limits, descriptors
     routes, endpoint, request   the table of paths, scopes and answers; the way of each request
     *_handlers, ui              one function for each route
     entry_store, lru, vouching  entries on the disk and in memory; which of them are handed out

@@ -77,7 +77,7 @@ class Acceptor:
         self._tasks = [asyncio.create_task(self._accept(each), name="accept") for each in sockets]
 
     def close(self) -> None:
-        """Stop accepting; existing connections stay open."""
+        """Stop accepting, and end handshakes; connections after their handshake stay open."""
         for task in (*self._tasks, *self._joining):
             task.cancel()
         for each in self.sockets:

@@ -89,7 +89,10 @@ class SharedBucket:
         return Entry(key=key, meta=found.meta, files=found.files, signatures=found.signatures)
 
     def keep(self, entry: Entry) -> None:
-        """Upload an entry with its signatures; an entry that is not accepted is replaced."""
+        """
+        Upload an entry with its signatures, unless the bucket has an accepted one; raises
+        ValueError if it must not leave the host or is too large.
+        """
         try:
             layout.push(self._patient, entry, replaces=self.entry(entry.key) is None)
         except Damaged as error:

@@ -81,7 +81,10 @@ def _keyid(settings: ServiceSettings) -> str:
 
 
 def _trust_of(settings: ServiceSettings) -> Trust | None:
-    """Return the trust document; raises JitgenError, OSError or BadDocument."""
+    """
+    Return the trust document, None if the settings name none; raises JitgenError, OSError or
+    BadDocument.
+    """
     file = settings.signing.trust
     return None if file is None else opened(read_trusted(file, MAX_BYTES)).trust
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of addresses and folders that a service's settings name; each yields a line an error."""
+"""
+Checks of addresses and folders that a service's settings name; those of the settings yield a line
+for each error or warning.
+"""
 
 from __future__ import annotations
 

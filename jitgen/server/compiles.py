@@ -33,7 +33,8 @@ async def order_of(service: Service, request: Request, document: Mapping[str, An
     Return the compile that `document`, ``{config, arch, key, toolchain}``, asks for.
 
     Raises:
-        HTTPError: It is malformed or illegal, or no pool has its toolchain.
+        HTTPError: It is malformed or illegal, no pool has its toolchain, or the kernel has another
+            key here.
     """
     config, arch, key = document["config"], document["arch"], document["key"]
     if not is_key(key) or not isinstance(config, dict) or not isinstance(arch, str):

@@ -62,7 +62,10 @@ MAX_NAME = 200
 
 
 def short(value: object) -> str:
-    """Read a name; names appear in signed statements, leases, logs and pages."""
+    """
+    Read a name: 1 to `MAX_NAME` printable characters, since names appear in signed statements,
+    leases, logs and pages.
+    """
     if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_NAME:
         raise ValueError(f"a text of 1 to {MAX_NAME} printable characters")
     return value

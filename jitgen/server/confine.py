@@ -41,7 +41,7 @@ class Confinement:
     How a process is confined.
 
     Attributes:
-        is_on: Whether it is.
+        is_on: Whether it is confined.
         hidden: Files that look empty to it.
     """
 
@@ -50,7 +50,9 @@ class Confinement:
 
 
 def confined(command: Sequence[str], confinement: Confinement) -> list[str]:
-    """Return the command that runs `command` confined."""
+    """
+    Return the command that runs `command` as `confinement` says; `command` itself if that is off.
+    """
     if not confinement.is_on:
         return list(command)
     hidden = json.dumps([str(path) for path in confinement.hidden])
@@ -58,7 +60,7 @@ def confined(command: Sequence[str], confinement: Confinement) -> list[str]:
 
 
 def asked(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a short command and return its output; raises as `subprocess.run`."""
+    """Run a short command and return its exit code and output; raises as `subprocess.run`."""
     return subprocess.run(
         command,
         cwd=children.FOLDER,

@@ -185,7 +185,7 @@ def slot_of(scope: Scope) -> Slot | None:
 
 
 def _closing(send: Send) -> Send:
-    """Return `send`, with which the connection ends after the answer."""
+    """Return `send`, but with the header ``Connection: close`` added to the response."""
 
     async def closing(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -185,7 +185,10 @@ class EntryStore:
     async def _recoded(
         self, key: str, body: Body, encoding: str, *, is_plain: bool = False
     ) -> Body:
-        """Return `body` in `encoding`, and cache it; `body` has the other one, or `is_plain`."""
+        """
+        Return `body` in `encoding`, and cache it; `body` is a plain tar if `is_plain`, else in the
+        other of the two encodings.
+        """
         data, age = body.data, self._age
         if encoding == ZSTD:
             data = await asyncio.to_thread(wire.compress, data)

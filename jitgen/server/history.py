@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the counters of a service did in the last day, half hour by half hour, in memory.
+How much the counters of a service grew in each half hour of the last day, in memory.
 
 Prometheus keeps more for longer. This is for the pages of a service that nothing scrapes, and is
 empty after a restart.
@@ -29,7 +29,7 @@ LOOK_S = 30.0
 @frozen
 class Span:
     """
-    Half an hour.
+    Growth of the counters in half an hour.
 
     Attributes:
         at: Its beginning, in seconds since 1970.
@@ -44,7 +44,9 @@ class Span:
     queued: int
 
     def of(self, kind: str) -> dict[str, float]:
-        """Return the counters of a kind by the rest of their names."""
+        """
+        Return the growth of the counters whose names begin with `kind`, by the rest of their names.
+        """
         return {
             name.removeprefix(f"{kind} "): count
             for name, count in self.grown.items()
@@ -52,13 +54,15 @@ class Span:
         }
 
     def mean(self, kind: str) -> float:
-        """Return the mean of ``KIND s`` over ``KIND n``; 0 where there was none."""
+        """
+        Return the mean time, ``KIND s`` divided by ``KIND n``, in seconds; 0 if ``KIND n`` is 0.
+        """
         number = self.grown.get(f"{kind} n", 0.0)
         return self.grown[f"{kind} s"] / number if number else 0.0
 
 
 class History:
-    """The last day of the counters of `metrics`."""
+    """Growth of the counters of `metrics` in the last day."""
 
     def __init__(self, metrics: Metrics, now: float) -> None:
         self._metrics = metrics
@@ -121,7 +125,7 @@ class History:
 
 
 def added(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Return the sum of the numbers of each name."""
+    """Return the sum of the numbers of each name, by name."""
     total: dict[str, float] = {}
     for name, value in pairs:
         total[name] = total.get(name, 0.0) + value

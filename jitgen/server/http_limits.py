@@ -36,7 +36,7 @@ MAX_HEAD = 2**16
 
 class BoundedHttpProtocol(HttpToolsProtocol):
     """
-    One connection.
+    One HTTP connection, with limits of time and size.
 
     Attributes:
         slot: Its slot; None where connections are not counted.

@@ -50,7 +50,10 @@ async def compile_(service: Service, request: Request) -> Response:
 
 
 async def _is_over(job: Job, wait_s: float, request: Request) -> bool:
-    """Wait until `job` is over, `wait_s` at most and only while the client is connected."""
+    """
+    Wait until `job` is over, `wait_s` at most and only while the client is connected; returns
+    whether it is over.
+    """
     if job.is_over or not wait_s:
         return job.is_over
     over = asyncio.create_task(job.over(wait_s))
@@ -95,7 +98,7 @@ class _Stream(StreamingResponse):
     Events of a job, for ``limits.stream_s`` at most; a client that wants more asks again.
 
     Raises:
-        HTTPError: The token has its maximum of streams already.
+        HTTPError: The token, or all tokens together, have their maximum of streams already.
     """
 
     def __init__(self, service: Service, request: Request, lines: AsyncGenerator[bytes]) -> None:

@@ -78,11 +78,12 @@ class JobFailed(Exception):
 
 class Busy(Exception):
     """
-    The queue is full.
+    The queue takes no job now.
 
     Attributes:
-        status: 429 for the bound of a token, 503 for a bound of all.
-        retry_s: When to come again, a guess.
+        status: 429 for the bound of a token; 503 for another bound, or while the service shuts
+            down.
+        retry_s: Estimated seconds until a try may succeed.
     """
 
     def __init__(self, status: int, reason: str, retry_s: float) -> None:
@@ -118,7 +119,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is done or failed."""
+        """Whether the job is done or failed."""
         return self.state in (JobState.DONE, JobState.FAILED)
 
     def move(self, state: JobState) -> None:

@@ -49,7 +49,7 @@ class _Resting(Exception):
 
 class Leases:
     """
-    The leases of one service; without a bucket it is alone, and holds all of them.
+    The leases of one service; a service without a bucket holds all of them.
 
     Attributes:
         owner: Its name among the services.
@@ -106,7 +106,9 @@ class Leases:
                 self._trouble(entry.key, error)
 
     async def found(self, key: str) -> Entry | None:
-        """Return entry `key` of the bucket; None if it has none, or there is no bucket."""
+        """
+        Return entry `key` of the bucket; None if it has none, does not answer, or is not there.
+        """
         if self._bucket is None:
             return None
         try:
@@ -116,7 +118,10 @@ class Leases:
             return None
 
     async def _acquired(self, bucket: SharedBucket, key: str) -> tuple[Entry | None, int | None]:
-        """Return the entry, if there is one by now, else the lease's number."""
+        """
+        Wait for the lease of `key`. Return the entry and None if another service made it meanwhile,
+        else None and the lease's number; None twice after too many takeovers.
+        """
         number = 0
         seen: tuple[str, bytes | None, float] = ("", None, 0.0)
         while True:

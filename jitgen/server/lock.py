@@ -2,8 +2,8 @@
 """
 Compares a service's store with a lock before the service listens.
 
-Clients choose, so the choices of a lock are theirs to compare. A service answers for the kernels:
-each must be in its store under the locked key, with the locked bytes, and be one that it hands out.
+Clients choose kernels, so they compare the choices of a lock. A service compares the kernels: each
+must be in its store under the locked key, with the locked bytes, and be one that it hands out.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _SLOW = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 
 
 class Metrics:
-    """The counters of one service."""
+    """The Prometheus metrics of one service."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

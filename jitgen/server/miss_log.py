@@ -23,7 +23,7 @@ class Miss:
 
 
 class MissLog:
-    """The last misses."""
+    """The last `_MOST` requests for absent entries."""
 
     def __init__(self) -> None:
         self._rows: deque[Miss] = deque(maxlen=_MOST)

@@ -47,7 +47,7 @@ _ERROR = {
 
 @cache
 def document() -> dict[str, object]:
-    """Return the document."""
+    """Return the OpenAPI document of the service."""
     paths: dict[str, dict[str, object]] = {}
     for route in ROUTES:
         for method in route.methods:

@@ -25,7 +25,7 @@ _MOST = 8  # kernels, or targets, of a picture
 @frozen
 class Picture:
     """
-    One drawing.
+    One drawing of the overview page.
 
     Attributes:
         title: What it is about.
@@ -39,7 +39,7 @@ class Picture:
 
 
 def of_day(spans: Sequence[Span], recent: Iterable[Job]) -> Iterator[Picture]:
-    """Yield the pictures of `spans`; the last one, of kernels, shows `recent` jobs."""
+    """Yield the pictures of `spans`; the last one shows the slowest of the `recent` jobs."""
     yield _sources(spans)
     yield _compiles(spans)
     yield _means(spans, "queue", "Wait for a compile process", "ms", 1e3)

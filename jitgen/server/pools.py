@@ -53,7 +53,7 @@ _Waiting = dict[int, asyncio.Future[dict[str, Any]]]
 
 class Pool:
     """
-    One toolchain.
+    One toolchain, with the supervisor that compiles for it.
 
     Attributes:
         name: Its name in the settings.
@@ -92,7 +92,7 @@ class Pool:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it compiles now."""
+        """Whether its supervisor is ready to compile."""
         return self._ready.is_set()
 
     @property
@@ -105,7 +105,7 @@ class Pool:
         self._keeper = asyncio.create_task(self._keep(), name=f"pool {self.name}")
 
     async def ready(self, wait_s: float = _START_S) -> bool:
-        """Wait until it compiles, `wait_s` at most; returns whether it does."""
+        """Wait until its supervisor is ready, `wait_s` at most; returns whether it is."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ready.wait(), wait_s)
         return self.is_ready
@@ -158,7 +158,8 @@ class Pool:
         Send what `prepare` returns and wait for its answer, a second time if the supervisor dies.
 
         Raises:
-            ResourceError: There is no supervisor, it does not answer in time, or it `died` twice.
+            ResourceError: There is no supervisor, it does not answer in time, or it died twice:
+                then the message is `died`.
         """
         for is_last in (False, True):
             writer = await self._supervisor()

@@ -104,7 +104,7 @@ class Prewarms:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def find(self, number: str) -> Prewarm | None:
-        """Return the prewarm with this number."""
+        """Return the prewarm with this number; None if there is none."""
         return self._known.get(number)
 
     def all(self) -> list[Prewarm]:
@@ -189,7 +189,10 @@ class Prewarms:
         prewarm.tell()
 
     async def _brought(self, order: Order) -> dict[str, object]:
-        """Return the result for one kernel: ``cached``, ``compiled`` or ``failed``."""
+        """
+        Compile one kernel unless the service has it; return the result: ``cached``, ``compiled`` or
+        ``failed``.
+        """
         if not await self._service.entry_store.missing([order.key]):
             return {"state": "cached"}
         for is_last in (*(False,) * _PATIENCE, True):

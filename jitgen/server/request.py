@@ -54,7 +54,7 @@ class HTTPError(Exception):
             self.headers["Retry-After"] = str(max(1, round(retry_s)))
 
     def response(self) -> JSONResponse:
-        """Return the response that tells the client."""
+        """Return the JSON response with this error."""
         return JSONResponse(self.document, self.status, self.headers)
 
 

@@ -46,7 +46,7 @@ class TooMany(Exception):
 
 class Revocations:
     """
-    Both lists.
+    The revocations of a service: its own list, and that of the trust document.
 
     Args:
         folder: Folder of the service's own list.
@@ -55,7 +55,7 @@ class Revocations:
             it. None: nothing is remembered.
 
     Raises:
-        SettingError: One of them cannot be read.
+        SettingError: One of the lists cannot be read.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ class Route:
 
     @property
     def all_answers(self) -> dict[int, str]:
-        """The meaning of each status."""
+        """The meaning of each status with which the route may answer."""
         return {**self.answers, **(_ERRORS if self.scope else {})}
 
 

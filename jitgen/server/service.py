@@ -56,7 +56,7 @@ class Service:
         settings: The operator's settings.
         tokens: Tokens and their scopes.
         entry_store: Its entries.
-        vouching: Decides which of them are handed out.
+        vouching: Decides which entries are handed out.
         unattested: Uploads of clients.
         pools: Its toolchains, by name.
         work: Runs jobs.
@@ -65,13 +65,13 @@ class Service:
         quotas: Requests and streams under way, by token.
         connections: Slots of the connections.
         uploads: Limits the uploads under way.
-        revoking: Held while a revocation is added.
+        revoking: Held while revocations are added or removed.
         failures: Recent compile failures.
         miss_log: Recent misses.
         signer: Connection to its signer.
         leases: Leases and entries that it shares with other services.
         metrics, log: Its metrics and its log.
-        history: What the metrics did in the last day.
+        history: Growth of the counters in the last day.
         unconfined: Why its compile processes are not confined; empty if they are.
         started: When it started, in seconds since 1970.
 
@@ -252,11 +252,14 @@ class Service:
         self.log.event("ended")
 
     def look(self, *, is_asked: bool = False) -> None:
-        """Let the history take over what the metrics counted, if it is time or `is_asked`."""
+        """
+        Add the growth of the counters to the history, if the last time is long enough ago or
+        `is_asked`.
+        """
         self.history.look(time.time(), self.queue.count(JobState.QUEUED), is_asked=is_asked)
 
     def count(self) -> None:
-        """Update the gauges."""
+        """Set the gauges of the metrics to the present values."""
         self.metrics.queued.set(self.queue.count(JobState.QUEUED))
         self.metrics.compiling.set(self.queue.count(JobState.COMPILING))
         found = self.vouching.standing
@@ -289,7 +292,10 @@ class Service:
                     await asyncio.to_thread(self.entry_store.store.read, key)
 
     async def _watch(self) -> None:
-        """Drop cached entries that changed on the disk, and reconnect to the signer."""
+        """
+        Drop cached entries that changed on the disk, reconnect to the signer, and update the
+        history, every `_LOOK_S` seconds.
+        """
         while True:
             await asyncio.sleep(_LOOK_S)
             try:

@@ -125,7 +125,7 @@ class Toolchain:
 
 @frozen
 class Signing:
-    """The key that signs entries, and what must hold before it does."""
+    """The key that signs entries, the check of a kernel before that, and the trust document."""
 
     key: Path | None = of(
         path, None, "file of the signing key, which only the signer process reads"
@@ -144,7 +144,7 @@ class Signing:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is signed."""
+        """Whether the service signs entries."""
         return self.key is not None or self.socket is not None
 
 
@@ -166,7 +166,7 @@ class Uploads:
 
 @frozen
 class Replicas:
-    """Settings that several replicas of a service share."""
+    """Settings of a service that is one of several replicas."""
 
     shared: str = of(
         text, "", "URL of a bucket or folder for entries and leases, such as file:///..."

@@ -210,7 +210,10 @@ def greeting(path: Path) -> str:
 
 
 def _keyid_of(line: bytes) -> str:
-    """Return the key's name from the first line of a signer; raises SigningError and others."""
+    """
+    Return the key's name from the first line of a signer; raises SigningError if the signer reports
+    an error, EOFError or ValueError if the line is malformed.
+    """
     hello = json.loads(line)
     if not isinstance(hello, dict) or not {"error", "keyid"} & hello.keys():
         raise EOFError("it says something that no signer says")

@@ -98,7 +98,7 @@ async def openapi(service: Service, request: Request) -> Response:
 
 
 async def trust(service: Service, request: Request) -> Response:
-    """Answer with the trust document of the settings."""
+    """Answer with the trust document in use."""
     found = service.entry_store.revocations.trust
     if found is None:
         raise HTTPError(404, "E_TRUST", "this service hands out no trust document")

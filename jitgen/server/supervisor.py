@@ -7,7 +7,7 @@ Unlike the worker server of a library call, it lives as long as the service and 
 by one. It also answers the questions that only its version of jitgen can answer
 (`jitgen.server.questions`). Lines are JSON::
 
-    <- {"hello": {"toolchain": {...}, "jitgen": "0.9", "targets": [...]}}
+    <- {"hello": {"toolchain": {...}, "jitgen": "0.9", "targets": [...], "cannot": ""}}
     -> {"task": {...}}                         <- {"index": 0, "kind": "ok", "result": {...}, ...}
     -> {"ask": 7, "what": "examine", ...}      <- {"ask": 7, "answer": {...}}
 """
@@ -139,7 +139,10 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def describe() -> dict[str, Any]:
-    """Return the toolchain of this environment, and its targets."""
+    """
+    Return the toolchain, jitgen's version and the targets of this environment, and why it cannot
+    compile.
+    """
     return {
         "toolchain": toolchain.versions(),
         "jitgen": __version__,

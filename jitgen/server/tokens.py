@@ -96,7 +96,10 @@ class Tokens:
         ]
 
     def of(self, secret: str | None) -> Token | None:
-        """Return the token with this text, the anonymous one for None, or None if there is none."""
+        """
+        Return the token with this text, the anonymous one for None; None if there is none, or it
+        has ended.
+        """
         if secret is None:
             return self._anonymous
         # Computing a digest takes a microsecond. Only valid tokens are cached, so that is bounded.

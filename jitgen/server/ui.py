@@ -3,10 +3,10 @@
 Pages for people at ``/ui``: the queue, recent compiles, misses and their reasons, entries.
 
 They look like the pages of `jitgen inspect`, whose style sheet they have, and the overview draws
-the last day (`jitgen.server.pictures`). The templates escape everything else. The pages need no
-scripts, and their content security policy allows
-none. Browsers send a token as the password of HTTP's basic scheme. The pages change nothing, so
-that another site cannot make a browser change anything (CSRF).
+the last day (`jitgen.server.pictures`). The templates escape everything but these drawings. The
+pages need no scripts, and their content security policy allows none. Browsers send a token as the
+password of HTTP's basic scheme. The pages change nothing, so that another site cannot make a
+browser change anything (CSRF).
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def _environment(root: Path, *, is_own: bool) -> Mapping[str, str]:
 
 
 def _reason(printed: str, said: str) -> str:
-    """Return the finding of `jitgen verify` in one line."""
+    """Return what `jitgen verify` found, from its JSON or else the end of its standard error."""
     try:
         kernel = json.loads(printed)["kernels"][0]
     except (ValueError, LookupError, TypeError):

@@ -32,7 +32,10 @@ from jitgen.signing.trust import Trust
 
 
 class Verdict(StrEnum):
-    """Verdict on an entry: it has a valid signature; it is the service's own; neither."""
+    """
+    Verdict on an entry: its signatures are accepted, or none are needed; it is the service's own;
+    neither.
+    """
 
     COUNTS = "counts"
     OWN = "own"
@@ -74,7 +77,10 @@ class Vouching:
 
     @property
     def standing(self) -> Standing | None:
-        """Standing of the signing key; None without signing, or without a trust document."""
+        """
+        Standing of the signing key; None without signing, without a trust document, or before the
+        signer has named its key.
+        """
         trust = self._revocations.trust
         if not self._is_signing or trust is None or not self._signer.keyid:
             return None
@@ -154,5 +160,5 @@ def _is_signed(signatures: bytes) -> bool:
 
 
 def _moment(trust: Trust) -> datetime:
-    """Return the present time, or the last second before the trust document expired."""
+    """Return the present time; if the trust document has expired, the last second before that."""
     return min(times.now(), trust.expires - timedelta(seconds=1))

@@ -104,7 +104,10 @@ class Worker:
             )
 
     async def _there(self, key: str, theirs: Entry | None) -> Found | None:
-        """Return an entry that exists already: of another service, or in the root."""
+        """
+        Return an entry that exists already: that of another service, `theirs`, which is published
+        here, or one in the root; None if there is none.
+        """
         if theirs is None:
             return await self._entry_store.find(key)
         return await self._entry_store.publish(theirs.meta, theirs.files, theirs.signatures)

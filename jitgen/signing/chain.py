@@ -61,7 +61,10 @@ def _parts(documents: tuple[SealedTrust, ...]) -> list[SealedTrust]:
 
 
 def _merged(first: dsse.Envelope, second: dsse.Envelope) -> dsse.Envelope:
-    """Return the envelope of the same payload with the signatures of both."""
+    """
+    Return an envelope with the payload that `first` and `second` share and the signatures of the
+    two; `first` if these would be too many.
+    """
     signatures = tuple(dict.fromkeys((*first.signatures, *second.signatures)))
     return first if len(signatures) > dsse.MAX_SIGNATURES else replace(first, signatures=signatures)
 

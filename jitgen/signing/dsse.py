@@ -3,8 +3,9 @@
 Envelopes: a payload, its type, and signatures over both (DSSE, version 1).
 
 Signatures are over an encoding of type and payload, so that a signature of a trust document is not
-valid for a statement. A payload is parsed only after one of its signatures was verified. An entry's
-``signatures.json`` holds a list of envelopes; a later signer adds one and removes none.
+valid for a statement. A statement is believed only after its signature was verified. An entry's
+``signatures.json`` holds a list of envelopes; a later signer adds one, and `renewed` drops those
+that it replaces.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ def rotated(
         valid: For how long the document is valid.
 
     Raises:
-        SigningError: See `added`; or one of `replaces` is not in the document.
+        SigningError: `key` is a root key or is revoked, or one of `replaces` is not in the
+            document.
     """
     if strange := [keyid for keyid in replaces if keyid not in trust.keys]:
         raise SigningError(f"key {strange[0][:12]} is not in the trust document")

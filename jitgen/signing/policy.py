@@ -118,7 +118,10 @@ def _decoded(envelope: dsse.Envelope) -> Statement:
 
 
 def _check(said: Statement, subject: Subject, key: TrustedKey, trust: Trust, now: datetime) -> None:
-    """Raise SigningError if a statement is not about `subject`, or outside of its key's period."""
+    """
+    Raise SigningError if a statement is not about `subject`, or was made outside of its key's
+    period, before ``min_signed_at`` or in the future.
+    """
     least, signed_at = trust.min_signed_at, said.signed_at
     rules = {
         "it signed another key": said.key != subject.key,

@@ -210,7 +210,7 @@ class SealedTrust:
 
     @property
     def version(self) -> int:
-        """Its version."""
+        """Version of the document."""
         return self.trust.version
 
     def is_signed_by(self, public: PublicKey) -> bool:
@@ -220,13 +220,16 @@ class SealedTrust:
         return self._signed[public]
 
     def follows(self, earlier: SealedTrust) -> bool:
-        """Return whether it may replace `earlier` directly."""
+        """Return whether this document may replace `earlier` directly."""
         return self.version > earlier.version and any(
             map(self.is_signed_by, earlier.trust.standing_roots)
         )
 
     def comes_from(self, earlier: SealedTrust) -> bool:
-        """Return whether `earlier` leads to it: directly, or through a document in `before`."""
+        """
+        Return whether `earlier` leads to this document: it is this one or in `before`, or one of
+        these may replace it directly.
+        """
         return any(
             one.envelope.payload == earlier.envelope.payload or one.follows(earlier)
             for one in (self, *self.before)

@@ -114,7 +114,8 @@ def to_json(value: Any) -> Any:
 
 def from_json(kind: type[T], document: Any) -> T:
     """
-    Return the dataclass `kind` that `to_json` wrote; fields with a default may be left out.
+    Return the instance of the dataclass `kind` that `to_json` wrote; fields with a default may be
+    left out.
 
     Raises:
         BadDocument: A key is missing or unknown, or a value is not allowed. The message has the
@@ -391,7 +392,7 @@ def _schema_of(kind: Any) -> Schema:
 
 
 def _within(item: _Kind, value: Any, place: str) -> Any:
-    """Return a value that stands at `place` in another one."""
+    """Read a value that is at `place` within another one; an error has this place."""
     try:
         return item.read(value)
     except _Refused as error:

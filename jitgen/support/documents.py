@@ -121,8 +121,8 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> by
     Return the content of the regular file `path`, or of a pipe, which is read up to the limit.
 
     Raises:
-        BadDocument: It is larger than `max_bytes`, or is a folder or a device.
-        OSError: It cannot be read.
+        BadDocument: It is larger than `max_bytes`, or is a block device.
+        OSError: It cannot be read, or is a folder.
     """
     with open(path, "rb", opener=_open) as stream:  # any path, also /dev/stdin
         return read_stream(stream, max_bytes)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The old names of renamed modules, classes and methods that other code may still use.
+The old names of renamed modules, objects, arguments and methods that other code may still use.
 
 A plug-in imports the protocol of operations and their configs, and defines methods of both. A
-process of another version sends a task by its module, or starts a process of this environment.
-A pickle of weights names the module of their class, an exported graph operations.
-`MOVED`, `NAMES`, `ARGUMENTS`, `OPERATIONS` and `RENAMED` are the whole list; `DROPPED_IN` is the
-version without it.
+process of another version sends a task by its module, or starts a process of this environment. A
+pickle of weights names the module of their class, an exported graph operations. `MOVED`, `NAMES`,
+`ARGUMENTS`, `FORMATS`, `OPERATIONS` and `RENAMED` are the whole list; `DROPPED_IN` is the version
+without it.
 """
 
 from __future__ import annotations
@@ -122,11 +122,12 @@ def renamed(module: str, name: str) -> Any:
 
 def with_new_names(call: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
     """
-    Return the arguments of a call that has some in `old`, by the names of today, and warn.
+    Return the arguments that a call sets, by their present names, and warn of each old name.
 
     Args:
         call: The function.
-        given: Its ``locals()`` as it begins: `old` has what it has no parameter for.
+        given: Its ``locals()`` as it begins; `old` in them has the keyword arguments for which it
+            has no parameter.
 
     Raises:
         TypeError: It never had such an argument, or it is given twice.
@@ -145,7 +146,10 @@ def with_new_names(call: Callable[..., Any], given: dict[str, Any]) -> dict[str,
 def _by_new_names(
     call: str, old: dict[str, Any], given: Collection[str], stacklevel: int
 ) -> dict[str, Any]:
-    """Return what `old` has by the names of today, if they are not in `given` as well."""
+    """
+    Return the arguments `old` by their present names, and warn; raises TypeError for one that is
+    unknown or also in `given`.
+    """
     found = {}
     for name, value in old.items():
         new = ARGUMENTS[call].get(name)
@@ -159,7 +163,10 @@ def _by_new_names(
 
 
 def with_old_fields(cls: _Class) -> _Class:
-    """Let instances of a class be made with fields by their old names, and be asked for those."""
+    """
+    Let a class accept its fields by their old names as well, in its constructor and as attributes,
+    with a warning.
+    """
     made: Any = cls
     name, init = made.__name__, made.__init__
     names = ARGUMENTS[name]

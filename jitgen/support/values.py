@@ -31,7 +31,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def choice(*allowed: str) -> Reader:
-    """Read one of the words `allowed`."""
+    """Return a reader of one of the words `allowed`."""
 
     def read(value: Any) -> str:
         if value not in allowed:
@@ -79,18 +79,18 @@ def boolean(value: Any) -> bool:
 
 
 def integer(least: int, most: int) -> Reader:
-    """Read an integer from `least` to `most`."""
+    """Return a reader of an integer from `least` to `most`."""
     return _between((int,), least, most, f"an integer from {least} to {most}")
 
 
 def duration(least: float, most: float) -> Reader:
-    """Read a number of seconds from `least` to `most`, as a float."""
+    """Return a reader of a number of seconds from `least` to `most`, as a float."""
     check = _between((int, float), least, most, f"seconds, from {least:.0f} to {most:.0f}")
     return lambda value: float(check(value))
 
 
 def choices(*allowed: str) -> Reader:
-    """Read a list of words from `allowed`, each at most once, as a tuple."""
+    """Return a reader of a list of words from `allowed`, each at most once, as a tuple."""
 
     def read(value: Any) -> tuple[str, ...]:
         is_list = isinstance(value, list) and all(item in allowed for item in value)
@@ -102,7 +102,10 @@ def choices(*allowed: str) -> Reader:
 
 
 def _between(kinds: tuple[type, ...], least: float, most: float, allowed: str) -> Reader:
-    """Read a number of one of `kinds` from `least` to `most`; `allowed` says so in the error."""
+    """
+    Return a reader of a number of one of `kinds` from `least` to `most`; `allowed` says so in the
+    error.
+    """
 
     def read(value: Any) -> Any:
         if type(value) not in kinds or not least <= value <= most:  # nan is not between either
@@ -123,7 +126,7 @@ def flag(text: str) -> bool:
 
 
 def number(kind: type[int] | type[float], most: float, allowed: str) -> Reader:
-    """Read a number from 0 to `most`; `allowed` says so in the error."""
+    """Return a reader of a text with a number from 0 to `most`; `allowed` says so in the error."""
     check = _between((kind,), 0, most, allowed)
 
     def read(text: str) -> Any:
@@ -137,7 +140,7 @@ def number(kind: type[int] | type[float], most: float, allowed: str) -> Reader:
 
 
 def seconds(most: float) -> Reader:
-    """Read a time from 0 to `most`, in seconds."""
+    """Return a reader of a text with a time from 0 to `most`, in seconds."""
     return number(float, most, f"seconds, from 0 to {most:.0f}")
 
 
@@ -150,7 +153,7 @@ def absolute(text: str) -> Path:
 
 
 def file(text: str) -> Path:
-    """Read the absolute path of a file, which the root folder is not."""
+    """Read the absolute path of a file: neither the root folder nor a path that ends in ``..``."""
     found = absolute(text)
     if found.name in ("", ".."):
         raise ValueError("an absolute path of a file")
@@ -170,7 +173,10 @@ _SERVICES = ("https", "http")
 
 
 def _url(text: str, *schemes: str) -> str:
-    """Return a URL of one of `schemes`: without credentials, which logs would show, ? or #."""
+    """
+    Return `text`, a URL of one of `schemes` without credentials, which logs would show, ? or #; a
+    slash at its end is removed.
+    """
     from urllib.parse import urlsplit
 
     allowed = f"a URL that begins with {', '.join(f'{scheme}://' for scheme in schemes)}"

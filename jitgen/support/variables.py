@@ -38,7 +38,7 @@ def _cache_root() -> Path:
 
 class Setting(NamedTuple):
     """
-    One row of the table.
+    One row of the table of variables.
 
     Attributes:
         name: Python name; the variable is ``JITGEN_`` and the name in capitals.
@@ -60,7 +60,7 @@ class Setting(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """The environment variable."""
+        """Name of the environment variable."""
         return f"JITGEN_{self.name.upper()}"
 
 

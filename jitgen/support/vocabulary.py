@@ -2,9 +2,9 @@
 """
 Types of the fields that mean the same in all JSON documents; docs/json.md lists their names.
 
-A dataclass whose instances are printed annotates its fields with them. They cost a start nothing
-where they are imported under TYPE_CHECKING, by their names or as `v`: `jitgen.support.codec` finds
-them without.
+A dataclass whose instances are printed annotates its fields with them. Imported under
+TYPE_CHECKING, by their names or as `v`, they take no time at the start of a program:
+`jitgen.support.codec` imports them itself when it needs them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def said(text: str) -> Rule:
 
 def by(names: str) -> Rule:
     """
-    Return the rule of a JSON object whose keys are `names`: the word for them, such as
+    Return the rule that describes a JSON object by its keys; `names` is the word for these, such as
     ``language``.
     """
     return said(f"by {names}")

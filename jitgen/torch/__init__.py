@@ -6,8 +6,8 @@ weights, computed by jitgen's kernels.
 Weights are (G, K, N) here, and (G, N, K) in `jitgen.grouped_gemm`. The order follows from the
 function that is called, because shapes and strides may be ambiguous: gpt-oss has K = N = 2880.
 
-All four forms have kernels. Operands that torch accepts but kernels cannot read are copied, with
-one warning: see `jitgen.torch.operands`.
+All four forms of operands have kernels. Operands that torch accepts but kernels cannot read are
+copied, with one warning: see `jitgen.torch.operands`.
 
 Importing this package registers every operation, ``torch.ops.jitgen.*``: a program that loads a
 graph with these operations only needs this import.

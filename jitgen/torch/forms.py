@@ -50,7 +50,7 @@ def product(
     name_of_out_dtype: str = "out_dtype",
 ) -> Tensor:
     """
-    Return the products of groups in any form.
+    Return a grouped product of any of the four forms.
 
     Args:
         function: Name of the called function, for errors and warnings.
@@ -97,12 +97,12 @@ def _renamed(error: InputError, names: Mapping[str, str]) -> InputError:
 
 
 def _ragged(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -> Tensor:
-    """Rows of mat_a in groups: activations times weights."""
+    """Return the product with rows of mat_a in groups: activations times weights."""
     return _rows_times_weights(given, scales, out_dtype, call, given.offs, None)
 
 
 def _batched(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -> Tensor:
-    """One matrix for each group: masked rows, all of which are valid."""
+    """Return the product with one matrix for each group: masked rows, all of which are valid."""
     groups, rows = given.mat_a.shape[:2]
     every = torch.full((groups,), rows, dtype=torch.int32, device=given.mat_a.device)
     return _rows_times_weights(given, scales, out_dtype, call, None, every)
@@ -135,7 +135,7 @@ def _rows_times_weights(
 
 
 def _columns(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -> Tensor:
-    """Columns of mat_b in groups: the transpose of rows in groups."""
+    """Return the product with columns of mat_b in groups: the transpose of rows in groups."""
     rows = given.mat_a.shape[-2]
     mat_a = call.filled("mat_a", given.mat_a, M=call.n_multiple, K=call.k_multiple)
     mat_b = call.filled("mat_b", given.mat_b, K=call.k_multiple, N=1)
@@ -152,7 +152,9 @@ def _columns(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -
 
 
 def _along_k(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -> Tensor:
-    """Groups along K: the gradient of weights, which reads mat_a by columns."""
+    """
+    Return the product with groups along K: the gradient of weights, which reads mat_a by columns.
+    """
     mat_a, mat_b = given.mat_a, given.mat_b
     if scales.of_a is not None:
         return _along_k_of_fp8(given, scales, out_dtype, call)
@@ -171,7 +173,8 @@ def _along_k(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -
 
 def _along_k_of_fp8(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -> Tensor:
     """
-    The product over rows, with a scale for each row and column of a group, applied to the sums.
+    Return the product with groups along K of float8_e4m3fn operands: the scales of each row and
+    column of a group are applied to the sums.
     """
     mat_a, mat_b, offs = given.mat_a, given.mat_b, given.offs
     if not scales.is_by_row or mat_a.dtype is not torch.float8_e4m3fn:
@@ -191,7 +194,7 @@ def _along_k_of_fp8(given: Given, scales: Scales, out_dtype: torch.dtype, call: 
 
 
 def _of_groups(name: str, scale: Tensor | None, groups: int, size: int) -> Tensor:
-    """Return the scales of each group, (G, size), which torch has in a row."""
+    """Return a scale (G * size,), as torch has it, as (G, size)."""
     found = "None" if scale is None else f"{scale.dtype}, {tuple(scale.shape)}"
     if scale is None or scale.dtype is not torch.float32 or tuple(scale.shape) != (groups * size,):
         raise InputError(
@@ -204,7 +207,7 @@ def _of_groups(name: str, scale: Tensor | None, groups: int, size: int) -> Tenso
 
 class _Form(NamedTuple):
     """
-    One form.
+    One form of a grouped product.
 
     Attributes:
         product: Computes it.

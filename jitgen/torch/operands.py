@@ -158,7 +158,7 @@ def _of_arch(arch: Arch) -> int:
 
 
 def _is_readable(matrix: Tensor, alignment: int) -> bool:
-    """Say whether kernels can read a matrix, or several, whose last dimension is contiguous."""
+    """Return whether kernels can read a matrix, or several, whose last dimension is contiguous."""
     if matrix.shape[-1] > 1 and matrix.stride(-1) != 1:
         return False
     size = matrix.element_size()

@@ -66,7 +66,7 @@ def check(
 
 
 def shapes(mat_a: Tensor, mat_b: Tensor) -> str:
-    """Return the shapes of both operands in words."""
+    """Return a text with the shapes of both operands."""
     return f"mat_a {tuple(mat_a.shape)} and mat_b {tuple(mat_b.shape)}"
 
 
@@ -89,7 +89,10 @@ def _check_types(given: Given, out_dtype: tuple[str, object], *, is_scaled: bool
 
 
 def _check_sizes(mat_a: Tensor, mat_b: Tensor, *, is_batched: bool) -> None:
-    """Require mat_b to have K before N, as in torch, and the number of matrices of mat_a."""
+    """
+    Require mat_b to have K before N, as in torch, and as many matrices as mat_a, and no size but
+    the number of rows to be 0.
+    """
     size_k = mat_a.shape[-1]
     if mat_b.shape[-2] != size_k:
         advice = ""

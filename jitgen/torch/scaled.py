@@ -89,12 +89,12 @@ def scaled_grouped_mm(
     and (G * N,). No kernel sums float8_e4m3fn products along groups, so both operands are converted
     to bfloat16, which represents all of their values; there is one warning with the bytes.
 
-    With a 3D `mat_a`, the first three recipes have (G, M) instead of (M,), and the last two (G, R *
-    S). R and S are the numbers of rows and of scales along K, rounded up to multiples of 128 and 4
-    (rows for each group separately), swizzled as SWIZZLE_32_4_4: torch's blocked order, which
-    `jitgen.quantize.to_torch` gives. Operands are float8_e4m3fn, or float4_e2m1fn_x2 with the last
-    two recipes. Without recipes, float32 scales mean RowWise, and float8_e8m0fnu scales
-    BlockWise1x32.
+    With a 3D `mat_a`, scale_a of RowWise is (G, M), of BlockWise1x128 (G, M, ceil(K / 128)), and of
+    the last two recipes (G, R * S). R and S are the numbers of rows and of scales along K, rounded
+    up to multiples of 128 and 4 (rows for each group separately), swizzled as SWIZZLE_32_4_4:
+    torch's blocked order, which `jitgen.quantize.to_torch` gives. Operands are float8_e4m3fn, or
+    float4_e2m1fn_x2 with the last two recipes. Without recipes, float32 scales mean RowWise, and
+    float8_e8m0fnu scales BlockWise1x32.
 
     Args:
         mat_a: As `grouped_mm` takes it.
@@ -220,7 +220,8 @@ def _of_tensors(_mat_a: Tensor, _mat_b: Tensor, of_a: _Scales, of_b: _Scales) ->
 
 def _blocks(_mat_a: Tensor, mat_b: Tensor, of_a: _Scales, of_b: _Scales) -> Scales:
     """
-    Return the scales of weights (G, K, N), in which K comes first, too, in the order of kernels.
+    Return block scales in the order of kernels: those of mat_b, (G, KB, NB) in torch, become (G,
+    NB, KB).
     """
     if mat_b.dim() != 3 or of_b[0].dim() != 3:
         raise InputError(
@@ -281,8 +282,8 @@ _KINDS: dict[tuple[str, ...], Callable[[Tensor, Tensor, _Scales, _Scales], Scale
 
 def _listed(name: str, value: Any, kind: type) -> tuple[Any, ...]:
     """
-    Return an argument that torch takes alone or in a list as a tuple; each value must be of one
-    kind.
+    Return, as a tuple, an argument that torch takes alone or in a list; each value must be a
+    `kind`.
     """
     if value is None:
         return ()
@@ -297,7 +298,7 @@ def _listed(name: str, value: Any, kind: type) -> tuple[Any, ...]:
 
 
 def _require_swizzle(name: str, recipes: tuple[Any, ...], swizzles: tuple[Any, ...]) -> None:
-    """Require scales of a byte to be in blocks, and no others."""
+    """Require scales of one byte to be swizzled, and all others not to be."""
     is_blocked = bool(recipes) and recipes[0].name in {"BlockWise1x16", "BlockWise1x32"}
     wanted = "SWIZZLE_32_4_4" if is_blocked else "NO_SWIZZLE"
     found = swizzles[0].name if swizzles else "NO_SWIZZLE"
@@ -306,7 +307,10 @@ def _require_swizzle(name: str, recipes: tuple[Any, ...], swizzles: tuple[Any, .
 
 
 def _require_contraction(mat_a: Tensor, mat_b: Tensor, dims: Sequence[int]) -> None:
-    """Require K to be where torch has it by default."""
+    """
+    Require contracted dimensions, if given, to be torch's default: K, last in mat_a, last but one
+    in mat_b.
+    """
     usual = (mat_a.dim() - 1, mat_b.dim() - 2)
     if dims and tuple(d % m.dim() for d, m in zip(dims, (mat_a, mat_b), strict=False)) != usual:
         raise InputError(
