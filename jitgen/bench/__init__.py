@@ -75,8 +75,8 @@ def run(suite: str, **options: object) -> Iterator[Row]:
     Yield the rows of `suite`.
 
     Raises:
-        KeyError: There is no such suite.
-        NoDevice: It needs a GPU, and there is none.
+        KeyError: No suite with this name yields rows.
+        NoDevice: The suite needs a GPU, and there is none.
         WrongResult: A kernel that was to be timed gave a wrong result.
     """
     if suite not in (*SUITES, "gradients"):
@@ -96,7 +96,7 @@ def find(name: str) -> Suite:
     Return a suite that keeps a report.
 
     Raises:
-        KeyError: There is none of this name.
+        KeyError: No suite with this name keeps a report.
     """
     if name in REPORTS:
         grouped: Suite = importlib.import_module("jitgen.bench.grouped").SUITES[name]

@@ -121,7 +121,10 @@ class Case:
 
     @property
     def row_counts(self) -> tuple[int, ...]:
-        """Rows of each group; see the function of that name."""
+        """
+        Rows of each group: by `zipf_counts` if `zipf` is above 0, else by the function
+        `row_counts`.
+        """
         if self.zipf:
             return zipf_counts(self.groups, self.rows_per_group, self.zipf)
         return row_counts(self.groups, self.rows_per_group, self.spread)
@@ -147,7 +150,7 @@ def load(path: Path = PUBLIC, make: Callable[[object], Any] = Case.from_json) ->
 
     Args:
         path: The file.
-        make: Makes one of a JSON value; raises a ConfigError.
+        make: Makes a case of a JSON value; may raise a ConfigError.
 
     Raises:
         ConfigError: The file cannot be read, or does not hold cases of FP8 operands with block128

@@ -50,8 +50,8 @@ PREWARMED = tuple(
 
 def load() -> Iterator[Row]:
     """
-    Yield the warm load of one kernel: read the entry, check every digest, load the library, and
-    find its function.
+    Yield the time of a warm load of one kernel: read the entry, check every digest, load the
+    library, and find its function.
 
     Each repetition loads another kernel, because loading a library a second time costs next to
     nothing. All kernels come from one store, as in a process that serves a model.

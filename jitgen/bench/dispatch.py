@@ -159,7 +159,10 @@ def _silu(arch: Arch, device: str) -> Iterator[Row]:
 def _sides(
     workload: Workload, arch: Arch
 ) -> tuple[Callable[[_Tensors], object], Callable[[_Tensors], object]]:
-    """Return the bare call and the public one, both checked; they take what `_of` returns."""
+    """
+    Return the bare call and the public one, which take what `_of` returns. The kernel that both
+    launch is checked.
+    """
     workload.call()
     workload.check("the kernel of the dispatch suite")
     config = jitgen.select(workload.problem, arch).config
@@ -179,7 +182,9 @@ def _sides(
 
 
 def _tail(arch: Arch) -> tuple[int, ...]:
-    """Return the arguments of an entry that follow the tensors."""
+    """
+    Return the arguments of a kernel's function after the tensors: on a GPU the number of its SMs.
+    """
     if not arch.is_gpu:
         return ()
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -187,7 +192,10 @@ def _tail(arch: Arch) -> tuple[int, ...]:
 
 
 def _of(workload: Workload, m: int) -> _Tensors:
-    """Return the first `m` rows of a, its scales and the output, with groups that have no rows."""
+    """
+    Return the first `m` rows of a and of its scales, the ends of groups that have no rows, and the
+    first `m` rows of the output.
+    """
     scale = jitgen.quantize.kernel_layout(workload.a_scale[:m])
     return workload.a[:m], scale, torch.zeros_like(workload.groups), workload.out[:m]
 
@@ -223,7 +231,10 @@ def _compete(
 
 
 def _above(times: Sequence[Times], budget: float, what: str, calls: int, each: int = 1) -> Row:
-    """Return the row of a difference between two timed functions, which made `each` calls."""
+    """
+    Return the row of the difference per call between two timed functions, each time of which is
+    that of `each` calls. `calls` is the number of calls in a run, for the detail.
+    """
     pairs = list(zip(times[0].seconds, times[1].seconds, strict=True))
     return Row(
         suite="dispatch",

@@ -71,7 +71,10 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
 
 
 def _predicted(problem: MoEFc2DenseProblem, arch: Arch) -> Ratio:
-    """Return the grouped GEMM's time relative to the dense one's, and the predicted ratio."""
+    """
+    Return the ratio of the time of the grouped GEMM with the sum to the dense GEMM's, with the
+    predicted times as detail.
+    """
     found = ways(problem, arch)
     return Ratio(
         what=f"{COMBINE} over {DENSE}",
@@ -85,7 +88,7 @@ def _predicted(problem: MoEFc2DenseProblem, arch: Arch) -> Ratio:
 def _sides(
     name: str, sizes: samples.Sizes, problem: MoEFc2DenseProblem, arch: Arch
 ) -> Iterator[Side]:
-    """Yield the dense GEMM, the grouped one with and without the sum, and other dense ones."""
+    """Yield the dense GEMM, the grouped one without and with the sum, and other dense ones."""
     make = partial(samples.of_sizes, samples.BLOCKS, sizes, has_idle=False, device=device_of(arch))
     solved = make(is_exact=False)
     chosen = jitgen.select(replace(problem, top_k=TOP_K), arch)  # no call says its top_k

@@ -39,7 +39,10 @@ def _case(groups: int, rows: int, n: int, k: int) -> KernelCase:
 
 
 def _sides(name: str, problem: GroupedGemmProblem, _: Arch) -> Iterator[Side]:
-    """Yield our kernel, and DeepGEMM's on the same operands where it is installed."""
+    """
+    Yield our kernel, and DeepGEMM's on the same operands if it is installed and groups have a
+    multiple of 128 rows.
+    """
     workload, rows = Workload.random(problem), problem.rows_per_group
     ours = Ready(
         calls=(partial(workload.call, jitgen.grouped_gemm),),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of the GPU while it works: clocks, power, temperature."""
+"""State of a GPU: clocks, power, temperature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIELDS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 @frozen
 class GpuState:
     """
-    One look at a GPU.
+    The state of a GPU at one moment.
 
     Attributes:
         sm_mhz: Clock of the SMs.
@@ -34,7 +34,9 @@ class GpuState:
 
     @classmethod
     def parse(cls, line: str) -> GpuState | None:
-        """Parse a line of numbers with commas; None if one of them is not known."""
+        """
+        Return the state in a line of numbers with commas; None if one of the numbers is not known.
+        """
         try:
             sm_mhz, memory_mhz, watts, celsius = map(float, line.split(","))
         except ValueError:
@@ -60,7 +62,7 @@ def look() -> GpuState | None:
 
 
 def words(states: Sequence[GpuState]) -> str:
-    """Return the medians of several looks in words; empty for none."""
+    """Return the medians of several states in words; empty for none."""
     if not states:
         return ""
     middle = {

@@ -7,7 +7,7 @@ a step of a layer: see `jitgen.bench.training`.
     dgrad     da = dy . b[g]                              the same, with b turned: N contiguous
     wgrad     db[g] = (dy of g) transposed . (a of g)     jitgen.grouped_gemm_wgrad
 
-Every side is checked against float64 before it is timed.
+Every side of a product is checked against float64 before it is timed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Product:
     One of the three products of a case.
 
     Attributes:
-        name: Which.
+        name: Name of the product, one of `PRODUCTS`.
         problem: Problem that the selector gets.
         ours: Computes the product with jitgen; takes a config, or None for the one that the
             selector chooses.

@@ -218,7 +218,7 @@ def cold(section: Section, case: Case, peers: Sequence[Peer]) -> Measured:
 
 
 def sustained(case: Case, peers: Sequence[Peer]) -> Measured:
-    """Time a case in loops of about a second, jitgen and the peer of the targets in turn."""
+    """Time a case in loops of about a second, jitgen and the peer that the targets name in turn."""
     operands = [workload(case)]
     found = _rivals(case, peers, operands)
     states: list[gpu.GpuState] = []
@@ -266,7 +266,7 @@ def accuracy(case: Case, peers: Sequence[Peer]) -> Accuracy:
 
 
 def _rivals(case: Case, peers: Sequence[Peer], operands: Sequence[Workload]) -> Contest:
-    """Return jitgen and the peer of the targets."""
+    """Return jitgen and the peer that the targets name, without that peer's padding."""
     found = contest(case, [peer for peer in peers if peer.name == PEER], operands)
     found.batches.pop(PADDING, None)
     return found

@@ -2,8 +2,8 @@
 """
 What the suites of grouped GEMMs record of a case, a product and a kernel.
 
-Times are seconds of one call on the device, one for each round; ratios are a peer's time over
-jitgen's, so that more than 1 means that jitgen is faster.
+Times are seconds of one call on the device, in `Section.HOST` on the host, one for each round;
+ratios are a peer's time over jitgen's, so that more than 1 means that jitgen is faster.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Measured(Record):
     Attributes:
         section: What it was for.
         case: The sizes.
-        kernel: Name of the kernel that the selector chose; empty where that failed.
+        kernel: Name of the kernel that the selector chose; empty if jitgen was not timed.
         flop: Floating point operations of the valid rows.
         num_bytes: Bytes of operands, scales and results of valid rows, each once.
         launches: Calls that share a pair of events, each on operands of its own.
@@ -158,7 +158,7 @@ class Accuracy(Record):
 @frozen
 class Checked(Record):
     """
-    A kernel that was run on small exact problems.
+    The result of a kernel on a small exact problem.
 
     Attributes:
         kernel: Its name.

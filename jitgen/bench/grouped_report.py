@@ -25,8 +25,8 @@ class GroupedReport(Report):
     A run of a suite of grouped GEMMs.
 
     Attributes:
-        kernels: Every kernel that may be chosen, on a small exact problem.
-        accuracy: Errors.
+        kernels: Results of every kernel that may be chosen, on small exact problems.
+        accuracy: Errors against sums in float64.
     """
 
     SUITES: ClassVar[tuple[str, ...]] = tuple(REPORTS)
@@ -80,11 +80,11 @@ class GroupedReport(Report):
 
     @property
     def left_out(self) -> Counter[tuple[str, str]]:
-        """Number of cases in which a peer was left out, by reason."""
+        """Number of cases in which a peer was left out, by peer and reason."""
         return counted_words((each.missing for each in self.found), OURS)
 
     def summary(self) -> dict[str, object]:
-        """Return the means."""
+        """Return the means, the noise, and the targets with their figures."""
         return {
             "geometric_mean": {peer: self.geometric_mean(peer) for peer in self.peers},
             "share_of_limit": {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least figures that the hopper suite must reach."""
+"""The targets of the hopper suite."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Target:
     Attributes:
         what: Which cases, in words.
         least: The least figure.
-        section: Where they were measured.
+        section: Section in which the cases were measured.
         matches: Whether a case counts.
         figure: What is compared.
     """

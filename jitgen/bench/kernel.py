@@ -68,8 +68,8 @@ class Checked(Record):
     Whether a kernel is right.
 
     Attributes:
-        title: Which.
-        rows: One row for each problem with which the kernel was run; see `KernelTrials.check`.
+        title: Title of the kernel.
+        rows: A row for each run of the kernel, two for each problem; see `KernelTrials.check`.
         error: Why checks are missing or incomplete; empty if all of them ran.
     """
 
@@ -103,7 +103,7 @@ class Tried:
 
     @property
     def is_right(self) -> bool:
-        """Whether every kernel was checked and is right."""
+        """Whether every kernel was checked and is right, and the kernels could be timed."""
         return not self.error and all(each.is_right for each in self.checks)
 
 
@@ -228,7 +228,7 @@ def _checked(
 @frozen
 class Measured(Record):
     """
-    A problem and its kernel.
+    The time of the kernel for one problem of a plan.
 
     Attributes:
         problem: The problem that represents its bucket.

@@ -69,7 +69,7 @@ class KernelTrials:
         whose sums are exact, and with random numbers; returns a row for each of these runs.
 
         Args:
-            title: Which.
+            title: Title of the kernel.
             problem: Its sizes, as the operation spells them; empty for sizes with every edge.
         """
         return [
@@ -80,7 +80,8 @@ class KernelTrials:
 
     def time(self, titles: list[str], problem: str) -> dict[str, Any]:
         """
-        Return the times of kernels, which are called in turn, and the bytes of a call's tensors.
+        Return the times of kernels, which are called in turn, and the bytes of a call's tensors and
+        its operations.
 
         On a GPU a graph makes several calls with separate operands after each flush of L2.
         """

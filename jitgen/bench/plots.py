@@ -32,7 +32,7 @@ _LABELS = {OURS: "jitgen", PEER: "DeepGEMM"}
 
 def draw(report: GroupedReport, folder: Path) -> list[Path]:
     """
-    Write both plots to `folder`, each as SVG and PNG, and return the files.
+    Write a plot of times and a roofline to `folder`, each as SVG and PNG, and return the files.
 
     Raises:
         JitgenError: matplotlib is not installed, or the report has nothing to plot.

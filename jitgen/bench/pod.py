@@ -214,7 +214,7 @@ def _turns(found: Sequence[Side], rounds: int) -> Iterator[list[tuple[int, Side]
 def _environment(changes: Mapping[str, str]) -> dict[str, str]:
     """
     Return the environment of a pod, without settings of this process; in the pod a miss is an
-    error.
+    error, unless `changes` say otherwise.
     """
     unset = {setting.variable: "" for setting in TABLE}
     return {**unset, "JITGEN_ARCH": "cpu", "JITGEN_ON_MISS": "error", **changes}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Suites that measure fresh processes: the start of a serving process, light commands, the emulator,
-and prepacking MXFP4 weights. Each function is a suite.
+and prepacking MXFP4 weights. Each function that yields rows is a suite.
 """
 
 from __future__ import annotations
@@ -101,7 +101,10 @@ print(json.dumps({"seconds": seconds, "heavy": heavy}))
 
 
 def cache() -> Iterator[Row]:
-    """Yield the time of ``jitgen cache stats``, first and later, and of ``import jitgen``."""
+    """
+    Yield the time of ``jitgen cache stats`` with its index, of its first run, which builds the
+    index, and of ``import jitgen``.
+    """
     with temporary_cache() as root:
         fabricate(root, ENTRIES)
         first = _stats(root)
@@ -297,8 +300,8 @@ def prepare() -> Iterator[Row]:
 
 def _on_gpu(layout: BLayout) -> dict[str, float]:
     """
-    Return the seconds, the peak bytes in addition to operands and result, and the bytes of the
-    result.
+    Return the seconds of prepacking weights, the peak bytes in addition to operands and result, and
+    the bytes of the result.
     """
     import torch
 

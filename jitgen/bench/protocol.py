@@ -39,11 +39,14 @@ class Record:
     JSON: ClassVar[str] = ""
 
     def derived(self) -> dict[str, Any]:
-        """Return further values for readers, computed from the others."""
+        """
+        Return further values for readers, computed from the others: none, unless a subclass has
+        some.
+        """
         return {}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object."""
+        """Return the attributes in `JSON`, and the values of `derived`, as a JSON object."""
         names = self._attributes().items()
         return {name: _encoded(getattr(self, each)) for name, each in names} | self.derived()
 

@@ -194,7 +194,7 @@ _EXPONENTS = (115, 124)
 
 
 def unpack_cases(arch: Arch) -> Iterator[KernelCase]:
-    """Yield each layout and size; on a CPU a small one."""
+    """Yield a case for each layout and size; on a CPU for each layout a small one."""
     for layout in LAYOUTS:
         for groups, n, k in _GPU_SIZES if arch.is_gpu else _CPU_SIZES:
             problem = UnpackWeightsProblem(groups=groups, m=groups * n, k=k, b_layout=layout)

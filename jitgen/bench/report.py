@@ -35,8 +35,8 @@ class Table:
 
     Attributes:
         title: Title of the table.
-        columns: Their titles.
-        rows: Its cells.
+        columns: Titles of the columns.
+        rows: Cells of each row.
         texts: Columns of words, which are aligned to the left; empty: only the first column.
     """
 
@@ -102,15 +102,18 @@ class Report(Record):
         return failures(self.found, self.NEEDED)
 
     def targets(self) -> Iterator[Row]:
-        """Yield the targets of the suite, each with its figure in the report."""
+        """
+        Yield the targets of the suite, each with its figure in the report: none, unless a subclass
+        has some.
+        """
         yield from ()
 
     def tables(self) -> Iterator[Table]:
-        """Yield the results as tables."""
+        """Yield the results as tables: none, unless a subclass has some."""
         yield from ()
 
     def lines(self) -> Iterator[str]:
-        """Yield further lines to print below the tables."""
+        """Yield further lines to print below the tables: none, unless a subclass has some."""
         yield from ()
 
     def remarks(self) -> Iterator[str]:
@@ -127,8 +130,8 @@ class Report(Record):
 
     def differs(self, other: Self) -> str:  # noqa: ARG002  # most have nothing that could
         """
-        Return a text that says how the cases of this report differ from those of `other`; empty if
-        they are the same.
+        Return a text that says how the cases of this report differ from those of `other`: empty,
+        unless a subclass compares them.
         """
         return ""
 

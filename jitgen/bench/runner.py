@@ -116,8 +116,8 @@ class Contest:
         out, with the error as reason.
 
         Args:
-            name: Its name in tables.
-            prepare: Returns it.
+            name: Name of the side in tables.
+            prepare: Returns the side with its operands.
             tolerated: The errors that leave the side out; any other error ends the suite.
             watch: A context manager for the side's first calls.
         """
@@ -136,7 +136,10 @@ class Contest:
             return attempt(name, check, self.missing, tolerated)
 
     def batch(self, calls: Sequence[Call]) -> Batch:
-        """Return the calls of one timed batch."""
+        """
+        Return `calls` as one timed batch: captured in a CUDA graph, or without graphs the first one
+        alone.
+        """
         if self.in_graphs and self.on_gpu:
             return Batch.capture(calls)
         return Batch(calls=tuple(calls), replay=calls[0])
@@ -149,7 +152,7 @@ class Contest:
         return dict(zip(self.batches, found, strict=True))
 
     def timed(self, batches: Sequence[Batch], rounds: int, repetitions: int) -> list[Times]:
-        """Time batches in turn."""
+        """Return the times of `batches`, which take turns."""
         if not batches:
             return []
         if self.in_graphs and self.on_gpu:
@@ -213,7 +216,7 @@ class Side:
 
     Attributes:
         name: Its name in tables.
-        prepare: Returns it with its operands.
+        prepare: Returns the side with its operands.
         tolerated: Errors that leave the side out; any other error ends the suite.
         has_notes: Whether the detail of its row names the sides that were left out.
     """

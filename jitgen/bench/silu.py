@@ -65,7 +65,8 @@ def case(
     config: SiluMulQuantizeConfig, rows: int, n: int, *, has_budget: bool = False
 ) -> KernelCase:
     """
-    Return a case of 8 groups of equally many rows, called ``ragged block128 8 x 4096 I2048``.
+    Return a case of 8 groups of equally many rows, called for example ``ragged block128 8 x 4096
+    I2048``.
 
     Args:
         config: The operation; the selector chooses the tiling.

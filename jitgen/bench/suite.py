@@ -28,7 +28,7 @@ class Suite:
         name: The word of the command line.
         report: The class of its reports.
         about: Text of the command's help below the suite's line.
-        options: The options of the command in the order of its help: parts of names of
+        options: The options of the command in the order of its help, by their names in
             `jitgen.cli.bench`.
         step: The word for a step in the help: case or step.
         measuring: Parameters of a measurement, which are not allowed together with ``--from``.

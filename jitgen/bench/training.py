@@ -43,11 +43,11 @@ class Case:
     Sizes of one measurement.
 
     Attributes:
-        tokens: Tokens.
-        experts: Experts.
+        tokens: Number of tokens.
+        experts: Number of experts.
         top_k: Experts of a token.
-        hidden: H.
-        intermediate: I.
+        hidden: Columns of a token.
+        intermediate: Columns between the products.
     """
 
     tokens: int
@@ -68,7 +68,7 @@ class Case:
 
     @property
     def config(self) -> jitgen.MoEConfig:
-        """The layer."""
+        """The config of the layer."""
         return jitgen.MoEConfig(
             hidden=self.hidden,
             intermediate=self.intermediate,
@@ -175,7 +175,7 @@ def theirs(x: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, ids: Tensor) -> 
 
 
 def steps(cases: Sequence[Case] = CASES) -> Iterator[KernelCase]:
-    """Yield a step of each case."""
+    """Yield the measurement of a step for each case."""
     for case in cases:
         yield KernelCase(
             name=str(case),

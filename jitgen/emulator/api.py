@@ -54,8 +54,8 @@ def emulate(
             A read before that is a finding.
         settled: Names of tensors that no earlier grid can still be writing, even if this grid
             starts before that one has ended: reading them before griddepcontrol.wait is no finding.
-        explores: Leave out random modes once the modes before stand for every schedule, and try
-            other orders where the schedule is observed, at most `MOST_EXPLORED`.
+        explores: Leave out random modes once the modes before prove the result for every schedule,
+            and try other orders where the schedule is observed, at most `MOST_EXPLORED`.
 
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
@@ -88,7 +88,7 @@ def emulate_ptx(
     """
     Run one launch of a kernel in `ptx` on the CPU, without a host part.
 
-    It runs as in `emulate` with the exploration of schedules.
+    The launch runs as in `emulate` with `explores`.
 
     Args:
         ptx: The PTX of any compiler.

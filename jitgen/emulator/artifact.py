@@ -23,7 +23,7 @@ class Artifact:
         library: The host part, a shared library, whose code is run, so it must be trusted.
         symbol: The function in it.
         ptx: The device part.
-        source: The Python source that line information in the PTX speaks of; empty if there is
+        source: The Python source that line information in the PTX refers to; empty if there is
             none.
         names: Names of the function's arguments in messages.
     """

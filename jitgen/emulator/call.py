@@ -101,7 +101,7 @@ class Call(ABC):
         return [read_bytes(tensor) for tensor in self.tensors.values()]
 
     def write(self, contents: list[bytes]) -> None:
-        """Put back what `read` returned."""
+        """Write the bytes that `read` returned back to the tensors."""
         for tensor, content in zip(self.tensors.values(), contents, strict=True):
             write_bytes(tensor, content)
 
@@ -213,7 +213,10 @@ def _where(tensor: Tensor, ours: bytes, theirs: bytes) -> str:
 
 
 def are_proof(runs: Sequence[Run], modes: Sequence[Mode]) -> bool:
-    """Return whether runs stand for every schedule, one at least of a mode that is not random."""
+    """
+    Return whether `runs` prove their result for every schedule; one at least must be of a mode that
+    is not random.
+    """
     steady = {mode.name for mode in modes if mode.seed is None}
     return any(run.mode in steady for run in runs) and all(run.is_proof for run in runs)
 
@@ -222,7 +225,7 @@ def other_orders(runs: Sequence[Run], modes: Sequence[Mode]) -> list[Mode]:
     """
     Return the modes that try other orders of what is observed; none if a mistake was found.
 
-    Random modes try orders of arrivals as well as these do.
+    If a mode is random, none are added for arrivals, whose orders it tries as well.
     """
     observed = {one.what for run in runs for one in run.observed}
     if any(mode.seed is not None for mode in modes):

@@ -78,8 +78,9 @@ class OnDevices:
         The number of devices.
 
         Raises:
-            InputError: There are no calls, or the windows have different numbers of devices, or the
-                number is not allowed.
+            InputError: There are no calls or no replays, the windows have different numbers of
+                devices, the number is not allowed, or a call is on a device, or after a call, that
+                it may not name.
         """
         if not self.calls or self.replays < 1:
             raise InputError("calls", "must be one at least, and replayed once at least")
@@ -112,7 +113,7 @@ def emulate_devices(
     Run calls on several devices on the CPU, once in each mode, and return what was found.
 
     The calls of different devices run at the same time, and nothing but what the kernels do orders
-    them. Else it is as `emulate`.
+    them. Otherwise they run as in `emulate`.
 
     Args:
         work: The calls of the devices.
@@ -126,7 +127,7 @@ def emulate_devices(
     Raises:
         MachineFault: A kernel did what hardware would not survive; Deadlock if all wait for ever.
         UnsupportedPtx: The PTX of a call has something that the emulator does not support.
-        EmulationError: One cannot be run for another reason.
+        EmulationError: A call cannot be run for another reason.
         InputError: The calls and windows do not fit each other, `modes` is wrong, or a name in
             `unknown`.
     """
@@ -172,7 +173,8 @@ class _Queue:
     Attributes:
         programs: Their kernels, launched or not.
         steps: Their launches, in order.
-        last: By the number of each call, its last step, or if it has none the last step before it.
+        last: By the number of each call, its last step, or if it has none the last steps of the
+            calls that it follows.
         given: Tensors among the arguments, with the names that calls have for them.
         own: Names of all that the device has, windows included.
     """
@@ -269,7 +271,7 @@ def _prepared(
 
 def _require_lost(mode: Mode, queues: Sequence[_Queue], replays: int) -> None:
     """
-    Check that the device that `mode` loses has the launch from which on it is lost; raises
+    Check that the device that `mode` loses has a launch with the number `lost_from`; raises
     InputError.
     """
     if not mode.is_lost:
@@ -291,10 +293,10 @@ def _holds(outer: Tensor, inner: Tensor) -> bool:
 
 def _check_owners(queues: list[_Queue], tensors: dict[str, Tensor]) -> None:
     """
-    Check that no tensor is given to two devices as their own.
+    Check that no two devices have tensors of their own that share memory.
 
     Raises:
-        InputError: A tensor is.
+        InputError: Two tensors do.
     """
     found = [
         (tensors[name].data_ptr(), span(tensors[name]), name, device)

@@ -51,8 +51,9 @@ class Verdict:
 
     Attributes:
         report: The report of the modes; None if a fault ended one.
-        fault: The fault, or the deadlock.
-        wrong: For each tensor that was expected, "out of device 1", how many values are wrong.
+        fault: The fault, or the deadlock; None without one.
+        wrong: How many values are wrong in each tensor that was expected, by its name, for example
+            "out of device 1".
     """
 
     report: Report | None
@@ -87,9 +88,9 @@ class Document:
     A document that was read.
 
     Attributes:
-        count: Devices.
-        calls: In the order of each device.
-        windows: By name.
+        count: Number of devices.
+        calls: Calls in the order of the document, one for each device that a call names.
+        windows: The windows by name.
         tensors: The tensors by name, one for each device.
         unknown: Names of the tensors whose first contents mean nothing.
     """
@@ -99,7 +100,9 @@ class Document:
         Read a document; files that it names are relative to `folder`.
 
         Raises:
-            InputError: The document has something that is not understood.
+            InputError: The document has something that is not allowed. A part of another form may
+                also raise AttributeError, KeyError, TypeError or ValueError, which `read_document`
+                turns into this error.
             OSError: A file cannot be read.
         """
         _check_names(content, KEYS, "the document")
@@ -135,7 +138,7 @@ class Document:
         modes: str | Mode | Sequence[str | Mode] = "quick",
         time_limit_s: float = TIME_LIMIT_S,
     ) -> Verdict:
-        """Run the calls."""
+        """Run the calls and return the verdict, of which a MachineFault is a part."""
         try:
             report = emulate_devices(
                 OnDevices(calls=self.calls, windows=self.windows, replays=self.replays),
@@ -171,7 +174,10 @@ class Document:
         return found
 
     def _each(self, what: str, values: Sequence[Any], like: Sequence[Tensor]) -> list[Tensor]:
-        """Return values for each device: a list for each, or one list for all."""
+        """
+        Return a tensor of values for each device; `values` is a list for each device, or one list
+        for all.
+        """
         rows = values if values and isinstance(values[0], list) else [values] * self.count
         if len(rows) != self.count or any(len(row) != like[0].numel() for row in rows):
             raise InputError(
@@ -195,7 +201,7 @@ class Document:
         return text, given.get("entry", "")
 
     def _calls(self, given: Mapping[str, Any]) -> list[DeviceCall]:
-        """Return a call for each of its devices."""
+        """Return the calls of one entry of the document, one for each of its devices."""
         _check_names(given, _CALL, "a call")
         if given.get("kernel") not in self._kernels:
             raise InputError("kernel", f"must be one of {', '.join(self._kernels)}")
@@ -255,13 +261,18 @@ class Document:
         return words, _KINDS[kind](self, given, device)
 
     def window(self, name: str) -> Window:
-        """Return a window."""
+        """Return the window `name`; raises InputError if there is none."""
         if name not in self.windows:
             raise InputError(name, f"is no window; there are {', '.join(self.windows)}")
         return self.windows[name]
 
     def seen(self, given: Mapping[str, Any], device: int) -> Tensor | OnGpu:
-        """Return where a device sees a buffer: ``{"window": NAME, "of": 2}``, or "+1"."""
+        """
+        Return the buffer of a window as an argument of a call on `device`.
+
+        `given` is ``{"window": NAME, "of": 2}``: "of" is the device whose buffer it is, a text like
+        "+1" counts from `device`, and without "of" it is the buffer of `device` itself.
+        """
         _check_names(given, {"window", "of"}, "an argument")
         of = given.get("of", device)
         number = device + int(of) if isinstance(of, str) else of
@@ -287,7 +298,10 @@ class Document:
         return b"".join(address.to_bytes(8, "little") for address in found)
 
     def tensor_map(self, given: Mapping[str, Any], device: int) -> bytes:
-        """Return a tensor map; sizes, strides in bytes and box are innermost first."""
+        """
+        Return the bytes of the tensor map that `given` describes; sizes, strides in bytes and box
+        are innermost first.
+        """
         _check_names(given, _MAP, "a tensor map")
         _, value = self._named(given["tensor_map"], device)
         address = value.address if isinstance(value, OnGpu) else 0
@@ -352,10 +366,10 @@ def read_document(path: Path) -> Document:
 
 def tensor_of_words(word: str, kind: str, sizes: str, contents: str) -> Tensor:
     """
-    Return the tensor that ``float16:100x64:counting`` describes.
+    Return the tensor of type `kind`, with `sizes` such as ``100x64`` and `contents` of `CONTENTS`.
 
     Raises:
-        InputError: It describes none; messages call it `word`.
+        InputError: One of the three is not allowed; messages call the tensor `word`.
     """
     if kind not in BY_NAME:
         raise InputError(word, f"must have a type of {', '.join(BY_NAME)}")

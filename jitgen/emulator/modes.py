@@ -36,10 +36,13 @@ class Mode:
     One way to run a launch; the same mode runs it in the same way every time.
 
     Attributes:
-        name: ``eager``, ``deferred``, ``late-readers`` or, with a seed, ``random-<seed>``.
+        name: ``eager``, ``deferred``, ``late-readers``, ``reversed``, ``late-peeks``,
+            ``slow-links``, ``late-links``, or with a number ``random-<seed>``, ``last-<cluster>``,
+            ``late-device-<device>``, ``lost-device-<device>`` or
+            ``lost-device-<device>-from-<launch>``.
         deferred: Kinds of work (of `WORK`) that are put off until no thread can go on without them.
         by_warp: Never run two warps as one, so that the schedule decides which is first.
-        seed: Of the random schedule; None runs the first that can.
+        seed: Seed of the random schedule; None: the first warp that can run runs.
         clusters: Clusters that start at once.
         is_reversed: Whether clusters, warps, and lanes that update a word run in reverse order.
         fails_peeks: A wait that may fail does so the first time, unless the answer is certain.
@@ -126,13 +129,16 @@ LATE_LINKS = Mode(name="late-links", links=Links.LATE)
 
 
 def late_device(device: int) -> Mode:
-    """Return the mode that ``late-device-<device>`` names: it goes on only when no other can."""
+    """
+    Return the mode that ``late-device-<device>`` names: that device goes on only when no other can.
+    """
     return Mode(name=f"late-device-{device}", late_device=device)
 
 
 def lost_device(device: int, launch: int = 0) -> Mode:
     """
-    Return the mode that ``lost-device-<device>-from-<launch>`` names.
+    Return the mode that ``lost-device-<device>-from-<launch>`` names, or without ``-from-<launch>``
+    for launch 0.
 
     The device begins that launch when all others have ended; see `Mode.lost_from`.
     """
@@ -163,7 +169,7 @@ def parse_modes(modes: str | Mode | Sequence[str | Mode]) -> tuple[Mode, ...]:
             separated by commas; modes; or a sequence of any of these.
 
     Raises:
-        InputError: A name is not known.
+        InputError: A name is not known, or there is none.
     """
     words = modes.split(",") if isinstance(modes, str) else modes
     given: Sequence[str | Mode] = (words,) if isinstance(words, Mode) else words
@@ -177,10 +183,10 @@ def parse_modes(modes: str | Mode | Sequence[str | Mode]) -> tuple[Mode, ...]:
 
 def modes_of_devices(modes: str | Mode | Sequence[str | Mode], devices: int) -> tuple[Mode, ...]:
     """
-    Return the modes that `modes` stands for where several devices run.
+    Return the modes that `modes` names where several devices run.
 
-    ``quick`` and ``all`` have the modes of links and `REVERSED` besides, ``all`` each device as the
-    late one.
+    ``quick`` and ``all`` also have the modes of links and `REVERSED`, and ``all`` a `late_device`
+    mode for each device.
 
     Raises:
         InputError: A name is not known, or is that of a device that is not there.

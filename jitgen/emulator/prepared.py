@@ -23,7 +23,7 @@ from jitgen.errors import InputError
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """
-    A call.
+    The kernels, launches and tensors of a call.
 
     Attributes:
         programs: Every kernel that it has, launched or not.
@@ -70,7 +70,7 @@ def of_program(
     program: Program, launch: Launch, names: Sequence[str], values: Sequence[object]
 ) -> Prepared:
     """
-    Give a kernel arguments, one for each of its parameters.
+    Return the launch of a kernel with `values` as arguments, one for each of its parameters.
 
     Raises:
         InputError: The arguments do not fit the parameters.

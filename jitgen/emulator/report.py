@@ -39,12 +39,12 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """Whether it is an error or a warning."""
+        """Whether the finding is an error or a warning."""
         return severity_of(self.kind)
 
     @property
     def is_error(self) -> bool:
-        """Whether it makes the kernel wrong."""
+        """Whether the finding makes the kernel wrong."""
         return self.severity is Severity.ERROR
 
     def to_json(self) -> dict[str, object]:
@@ -93,9 +93,9 @@ class Run:
 
     Attributes:
         mode: Name of the mode; `jitgen.emulator.modes.parse_modes` takes it.
-        seconds: Of the machine, without translation.
-        cpu_seconds: CPU time of the process for the same, which other work of the computer does not
-            change.
+        seconds: Seconds of the machine, without translation.
+        cpu_seconds: CPU seconds of the process in this time, which other work of the computer does
+            not change.
         findings: Mistakes.
         counts: What was executed: bulk copies, their bytes, matrix instructions, ...
         warp_instructions: Instructions times warps that executed them, for each function of the
@@ -103,8 +103,8 @@ class Run:
         coverage: What was executed of each kernel, by its name in the PTX.
         observed: What it observed of its schedule.
         firsts: Clusters of its launches, by number, that were first where that was observed.
-        devices: How many ran together. Observations of words of memory are only recorded for one
-            device.
+        devices: Number of devices that ran together. Observations of words of memory are only
+            recorded for one device.
     """
 
     mode: str
@@ -126,8 +126,8 @@ class Run:
     @property
     def is_proof(self) -> bool:
         """
-        Whether it stands for every schedule: it is clean, has one device, and observes nothing of
-        its schedule.
+        Whether the run proves its result for every schedule: it is clean, has one device, and
+        observes nothing of its schedule.
         """
         return self.is_clean and not self.observed and self.devices == 1
 
@@ -208,7 +208,10 @@ class Report:
         }
 
     def __str__(self) -> str:
-        """Return a line for the kernel, one for each mode, and every finding below its mode."""
+        """
+        Return a line for the kernel, one for each mode, every finding below its mode, then the
+        observations and whether the kernel is proved.
+        """
         lines = [f"{self.name} ({self.arch}): {'clean' if self.is_clean else 'NOT CLEAN'}"]
         for run in self.runs:
             counts = ", ".join(f"{count:,} {name}" for name, count in run.counts.items())

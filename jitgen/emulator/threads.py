@@ -35,7 +35,10 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _controls() -> tuple[Callable[[], int], Callable[[int], object]]:
-    """Return the functions that read and set the number of threads."""
+    """
+    Return the functions that read and set the number of threads; without OpenBLAS, functions that
+    change nothing.
+    """
     for path in sorted(Path(np.__file__).parents[1].glob("numpy.libs/*openblas*")):
         try:
             library = ctypes.CDLL(str(path))

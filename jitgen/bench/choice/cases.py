@@ -25,7 +25,7 @@ from jitgen.support.frozen import frozen
 
 class Kind(enum.StrEnum):
     """
-    Kinds of distributions, with the meaning of `amount` in each.
+    Kinds of distributions, with the meaning of `Routing.amount` in each.
 
     ``even`` has no amount. ``spread``: the rows of a group differ from their mean by at most this
     part, as in `jitgen tune`. ``zipf``: the exponent of the popularity of groups. ``hot``: the part
@@ -88,7 +88,7 @@ class Routing:
                 return [chance.lognormvariate(0, self.amount) for _ in range(groups)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the distribution as JSON values."""
         return {"kind": str(self.kind), "amount": self.amount, "seed": self.seed}
 
     @classmethod
@@ -205,14 +205,14 @@ class Case:
 
     Attributes:
         problem: The sizes; m are the rows of all groups, without padding.
-        routing: How they are dealt.
+        routing: How the rows are distributed over the groups.
     """
 
     problem: GroupedGemmProblem
     routing: Routing | Recorded
 
     def __str__(self) -> str:
-        """Return its name in reports."""
+        """Return the case's name in reports."""
         return f"{self.problem.slug} {self.routing}"
 
     @property
@@ -231,7 +231,7 @@ class Case:
         return replace(self.problem, m=blocks * GROUP_ALIGNMENT)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the case as JSON values."""
         return {"problem": problem_json(self.problem), "routing": self.routing.to_json()}
 
     @classmethod

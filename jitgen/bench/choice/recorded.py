@@ -59,7 +59,7 @@ class Record:
     Attributes:
         model: Name of the model: letters, digits, ``.``, ``_``, ``-`` and ``/``.
         layer: Number of the layer.
-        experts: How many there are.
+        experts: Number of experts.
         top_k: Experts of each token.
         tokens: Tokens of the batch.
         counts: Rows of each expert, ``tokens * top_k`` together.
@@ -176,7 +176,7 @@ class Recorded:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the recorded batch as JSON values."""
         return {"kind": self.KIND, "number": self.number, "record": self.record.to_json()}
 
     @classmethod
@@ -192,13 +192,13 @@ def record(topk_ids: Any, *, experts: int, model: str, layer: int) -> Record:
     Args:
         topk_ids: (tokens, top_k) integers on any device: the experts that a router chose for each
             token, as `jitgen.route` and `torch.topk` give them.
-        experts: How many there are, chosen or not.
+        experts: Number of experts, chosen or not.
         model: Name of the model in the record.
         layer: Number of the layer.
 
     Raises:
-        ConfigError: `topk_ids` has a value that is no index of an expert, or a token has an expert
-            twice.
+        ConfigError: `topk_ids` has another shape or type, or a value that is no index of an expert;
+            a token has an expert twice; or `Record` does not allow a value.
     """
     if topk_ids.dim() != 2 or topk_ids.is_floating_point():
         raise ConfigError(

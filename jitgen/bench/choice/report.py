@@ -29,7 +29,7 @@ machine) in addition to the model.
 @frozen
 class Measured:
     """
-    The candidates of one case.
+    The times of every candidate of one case.
 
     Attributes:
         case: The problem and its rows.
@@ -43,7 +43,7 @@ class Measured:
 
     @property
     def best(self) -> str:
-        """Name of the fastest."""
+        """Name of the fastest candidate."""
         return min(self.times_us, key=self.times_us.__getitem__)
 
 
@@ -67,7 +67,7 @@ class Regret:
         return times[self.chosen] / times[self.measured.best] - 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the loss, and the names and times of both kernels, as JSON values."""
         times = self.measured.times_us
         return {
             "case": str(self.measured.case),
@@ -106,7 +106,10 @@ class ChoiceReport(Report):
         return [f"{case}: {reason}" for case, reason in self.failed.items()]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object: names of kernels once, times by their numbers."""
+        """
+        Return the report as a JSON object, in which times refer to kernels by their index in a list
+        of names.
+        """
         names = sorted({name for each in self.found for name in each.times_us})
         number = {name: place for place, name in enumerate(names)}
         return {
@@ -232,7 +235,10 @@ def regrets(report: ChoiceReport, choose: Callable[[Case], str]) -> Iterator[Reg
 
 
 def summary(found: list[Regret]) -> dict[str, float]:
-    """Return the mean and the largest loss, and in how many cases it exceeds 2 % and 8 %."""
+    """
+    Return the number of cases, the mean and the largest loss, and in how many cases the loss
+    exceeds 2 % and 8 %.
+    """
     lost = [each.lost for each in found]
     return {
         "cases": len(lost),

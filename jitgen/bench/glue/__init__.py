@@ -59,7 +59,7 @@ class Operands:
         arguments: The arguments of `plain`.
         check: Takes the results of `ours` or `plain`; raises a WrongResult if they are wrong.
         others: Calls like `ours` with the other candidate kernels, by short name.
-        kernel: The names of the kernels, if it is not the kernel for the case's problem.
+        kernel: Names of the kernels; empty: that of the kernel for the case's problem.
     """
 
     ours: Callable[[], Any]
@@ -144,7 +144,7 @@ def _side(
 
 
 def operations() -> tuple[str, ...]:
-    """Return the modules that measure an operation, sorted."""
+    """Return the names of the modules that measure an operation, sorted."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 

@@ -46,7 +46,7 @@ def _operands(problem: CombineProblem, device: str, seed: int) -> Operands:
 
 
 def cases(arch: Arch) -> Iterator[KernelCase]:
-    """Yield the cases to measure on a device of `arch`: on a CPU both kinds once, and small."""
+    """Yield the cases to measure on a device of `arch`: on a CPU each kind once, and small."""
     n = _GPU_N if arch.is_gpu else _CPU_N
     for top_k, has_shared in ((8, True), (8, False), (2, False)):
         is_first = (top_k, has_shared) == (8, True)

@@ -101,8 +101,8 @@ def permuted(
     x: Tensor, permutation: Tensor, scale: Tensor | None = None, *, top_k: int, form: Format
 ) -> tuple[Tensor, Tensor | None]:
     """
-    Compute the step with torch's operations as models do; a row of no group takes the values of the
-    last token.
+    Compute `permute_quantize` with torch's operations as models do; a row of no group takes the
+    values of the last token. Raises WrongResult for MXFP8, which torch cannot compute.
     """
     if form is Format.MXFP8:
         raise WrongResult("torch has no operation for scales in atoms")
@@ -115,7 +115,10 @@ def permuted(
 
 
 def quantized(values: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """Return float32 rows as e4m3, with a scale for each `group` columns, rows contiguous."""
+    """
+    Return float32 rows as e4m3, and a scale for each `group` columns; the scales of adjacent rows
+    are adjacent in memory.
+    """
     padded = torch.nn.functional.pad(values, (0, -values.shape[-1] % group))
     blocks = padded.view(*values.shape[:-1], -1, group)
     found = (blocks.abs().amax(-1) / MAX).clamp_min(2.0**-126)
@@ -126,7 +129,8 @@ def quantized(values: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 def check(found: tuple[Tensor, Tensor | None], *, expected: tuple[Tensor, Tensor | None]) -> None:
     """
-    Check that results differ from the expected ones by at most one step of the format.
+    Check that results differ from the expected ones by at most one step of e4m3. Scales of one byte
+    are not compared.
 
     Raises:
         WrongResult: They differ by more.

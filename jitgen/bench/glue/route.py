@@ -119,7 +119,7 @@ def routed(
     routed_scaling_factor: float,
 ) -> tuple[Tensor, ...]:
     """
-    Compute the step with torch's operations as models do. Torch does not define which of several
+    Compute `route` with torch's operations as models do. Torch does not define which of several
     equal scores is chosen.
     """
     values = scored(scores, scoring)
@@ -162,7 +162,10 @@ def _check(found: Any, expected: Routing) -> None:
 
 
 def _check_sorting(found: Any, ids: Tensor) -> None:
-    """Check the sorting `found` against the reference's for `ids`, with all experts local."""
+    """
+    Check the sorting `found` against the reference's for `ids`; the experts that `found` has
+    offsets for are local.
+    """
     local = len(found[0])
     expected = jitgen.reference.sort_pairs(ids, experts=local, local_experts=local)
     for name, mine, right in zip(expected._fields, found, expected, strict=True):

@@ -53,5 +53,5 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
 
 
 def activated(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the step with torch's operations as models do."""
+    """Compute `silu_mul_quantize` with torch's operations as models do."""
     return quantized(reference.activated(x), 128)

@@ -51,10 +51,10 @@ _CHOICE: dict[str, Any] = {
 @frozen
 class Layer:
     """
-    DeepSeek-V3's layer.
+    The four steps around the GEMMs of DeepSeek-V3's layer.
 
     Attributes:
-        tokens: Tokens.
+        tokens: Number of tokens.
         k: Columns of a token.
         n: Columns between the GEMMs.
     """
@@ -93,7 +93,7 @@ class Layer:
         return sum(int(problem.traffic_bytes) for problem in self.problems(Arch.CPU))
 
     def operands(self, device: str, seed: int) -> Operands:
-        """Return the calls, with random values in place of the GEMMs' results."""
+        """Return a call of all steps, with random values in place of the GEMMs' results."""
         arch = default_arch() if device == "cuda" else Arch.CPU
         chance, rows = torch.Generator(device).manual_seed(seed), self.tokens * TOP_K
 

@@ -4,7 +4,7 @@ The suite of MXFP4 weights on Hopper, compared with jitgen's FP8 kernel and with
 MXFP4 kernels.
 
 Decode is bound by reading weights, so 4.25 bits a weight instead of 8 allow 1.88 times the speed.
-Every figure is the time of the FP8 kernel over the time of a side, in the same run. `operands` has
+Every ratio is the time of the FP8 kernel over the time of a side, in the same run. `operands` has
 the operands of the sides; `sides`, `formats` and `jitgen.bench.peers.mxfp4` have the sides, `run`
 the measurement, `report` the results and their targets.
 """

@@ -33,7 +33,7 @@ class Fp8Rows(Own):
     types: Mapping[str, Any] = {"scale_granularity": ScaleGranularity.ROW}
 
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
-        """Return a function that makes the side of a kernel."""
+        """Return a function that returns the side with a given kernel."""
         b = weights.once("fp8 row", lambda: copies(fp8_bits(weights)))
         groups, n, _ = weights.sizes
         chance = torch.Generator(b[0].device).manual_seed(2)
@@ -53,7 +53,7 @@ class Fp8Rows(Own):
 
 
 class Prepacked(Own):
-    """jitgen's kernels for prepacked weights of a format, on random weights of that."""
+    """jitgen's kernels for prepacked weights of a format, on random weights in that format."""
 
     note = ""
 
@@ -74,7 +74,7 @@ class Prepacked(Own):
 
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
         """
-        Return a function that makes the side of a kernel.
+        Return a function that returns the side with a given kernel.
 
         Raises:
             Unavailable: K is no multiple of what the format needs.
@@ -103,7 +103,7 @@ class Prepacked(Own):
 
 
 def _int4(size: int, weights: Weights, layout: BLayout) -> PrepackedWeights:
-    """Return the bits of the MXFP4 weights as INT4."""
+    """Return the bits of the MXFP4 weights as INT4, with a random scale for each `size` values."""
     groups, n, k = weights.sizes
     device = weights.packed.device
     chance = torch.Generator(device).manual_seed(3)
@@ -113,7 +113,7 @@ def _int4(size: int, weights: Weights, layout: BLayout) -> PrepackedWeights:
 
 
 def _nvfp4(weights: Weights, layout: BLayout) -> PrepackedWeights:
-    """Return the codes of the MXFP4 weights with scales of 16."""
+    """Return the codes of the MXFP4 weights as NVFP4, with a random scale for each 16 values."""
     groups, n, k = weights.sizes
     device = weights.packed.device
     chance = torch.Generator(device).manual_seed(4)

@@ -94,7 +94,7 @@ class Weights:
         return cast("T", self.made[name])
 
     def values(self) -> Tensor:
-        """Return (G, N, K) float32."""
+        """Return the values of the weights, (G, N, K) float32, computed at the first call."""
         return self.once("values", self._values)
 
     def _values(self) -> Tensor:

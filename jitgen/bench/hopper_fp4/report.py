@@ -70,7 +70,7 @@ TARGETS = (
 @frozen
 class SideTimes(Record):
     """
-    One side of a case.
+    The times of one side of a case.
 
     Attributes:
         times: Seconds of a call, one figure for each round.
@@ -92,14 +92,14 @@ class SideTimes(Record):
         return self.num_bytes / self.times.median
 
     def derived(self) -> dict[str, object]:
-        """Return the median."""
+        """Return the median of the times, in microseconds."""
         return {"median_us": self.times.median * 1e6}
 
 
 @frozen
 class Measured(Record):
     """
-    One case.
+    The results of one case.
 
     Attributes:
         case: The sizes.
@@ -130,14 +130,14 @@ class Measured(Record):
     def limit(self, side: str) -> float | None:
         """
         Return FP8's bytes over the side's bytes: the value that `ratio` would have if both sides
-        read bytes at the same rate.
+        read bytes at the same rate; None where one was not timed.
         """
         if FP8 not in self.sides or side not in self.sides:
             return None
         return self.sides[FP8].num_bytes / self.sides[side].num_bytes
 
     def derived(self) -> dict[str, object]:
-        """Return the ratios."""
+        """Return for each side FP8's time over the side's."""
         return {"ratio": {name: self.ratio(name) for name in self.sides}}
 
 
@@ -244,13 +244,13 @@ class Fp4Report(Report):
 
 
 def _ratios(found: Measured, target: Target) -> dict[str, float]:
-    """Return for each of the target's sides how much slower the other is."""
+    """Return for each of the target's sides the time of `Target.other` over the side's."""
     pairs = {side: found.over(target.other, side) for side in target.sides}
     return {side: ratio for side, ratio in pairs.items() if ratio is not None}
 
 
 def _candidates(timed: SideTimes, others: Mapping[str, float]) -> str:
-    """Return the times of a side in a line."""
+    """Return the times of a side's chosen kernel and of its other candidates in a line."""
     chosen = timed.times.median
     found = [(seconds, f"{name} {seconds * 1e6:.1f}") for name, seconds in others.items()]
     found.append((chosen, f"[chosen {chosen * 1e6:.1f}]"))

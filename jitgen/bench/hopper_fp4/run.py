@@ -165,7 +165,7 @@ def run(
         save: Keeps the report.
 
     Raises:
-        NoDevice: There is no Hopper.
+        NoDevice: This machine has no Hopper GPU.
     """
     require_hopper()
     if report.launching:

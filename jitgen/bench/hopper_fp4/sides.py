@@ -33,7 +33,7 @@ _NAN_BITS = 127
 
 class Side:
     """
-    One way to multiply.
+    One way to multiply tokens by weights.
 
     Attributes:
         name: Its name in tables and JSON.
@@ -64,19 +64,21 @@ class Own(Side):
     types: Mapping[str, Any]
 
     def fits(self, case: Case) -> bool:  # noqa: ARG002  # most do
-        """Return whether the side supports the sizes of a case."""
+        """
+        Return whether the side supports the sizes of a case: always, unless a subclass checks them.
+        """
         return True
 
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
-        """Return a function that makes the side of a kernel."""
+        """Return a function that returns the side with a given kernel."""
         raise NotImplementedError
 
     def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
-        """Return the call with the kernel that the selector chooses."""
+        """Return the side with the kernel that the selector chooses."""
         return self.made(weights, tokens)(self.kernels(tokens.case)[0])
 
     def others(self, weights: Weights, tokens: Tokens) -> dict[str, Callable[[], Ready]]:
-        """Return, by name, a function that makes the call with each other candidate kernel."""
+        """Return, by name, a function that returns the side with each other candidate kernel."""
         made, others = self.made(weights, tokens), self.kernels(tokens.case)[1:]
         return {config.short: partial(made, config) for config in others}
 
@@ -90,7 +92,10 @@ class Own(Side):
         return [cast("GroupedGemmConfig", candidate.config) for candidate in choice.candidates]
 
     def beside(self, case: Case, arch: Arch) -> list[Config]:  # noqa: ARG002  # most have none
-        """Return the kernels that are launched in addition to the chosen one."""
+        """
+        Return the kernels that are launched in addition to the chosen one: none, unless a subclass
+        has some.
+        """
         return []
 
 
@@ -102,7 +107,7 @@ class Fp8(Own):
     note = "e4m3 weights with block128 scales: 8 bits a weight"
 
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
-        """Return a function that makes the side of a kernel for FP8 operands."""
+        """Return a function that returns the side with a given kernel for FP8 operands."""
         b, b_scale = weights.once(FP8, partial(_fp8_weights, weights))
 
         def values() -> Tensor:
@@ -141,11 +146,13 @@ class Mxfp4(Own):
         }
 
     def multiply(self, a: Tensor, weights: Any, *scales: Tensor, **options: Any) -> Tensor:
-        """Return the product."""
+        """Return the product of activations and prepacked weights."""
         return jitgen.grouped_gemm(a, weights, *scales, **options)
 
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
-        """Return a function that makes the side of a kernel for its kind of activations."""
+        """
+        Return a function that returns the side with a given kernel for its kind of activations.
+        """
         prepacked = weights.once(self._layout, partial(_prepacked, weights, self._layout))
         kind = self._kind
         a, *scales = kind.quantize(tokens.x)
@@ -284,8 +291,8 @@ def kernels(
     found: Sequence[Case], *, all_of_them: bool = False, more: Sequence[Own] = ()
 ) -> list[str]:
     """
-    Return the names of the kernels for our sides of some cases, and for `more`: chosen ones, or
-    candidates.
+    Return the names of the kernels for our sides of some cases, and for `more`: of the chosen ones,
+    or with `all_of_them` of every candidate, of FP8 only the chosen one.
     """
     configs = (
         config
@@ -307,7 +314,10 @@ def ready(
     num_bytes: int,
     config: GroupedGemmConfig,
 ) -> Ready:
-    """Return calls of `grouped_gemm` for each copy of the weights, with results of their own."""
+    """
+    Return the side that makes each of `calls`, one for each copy of the weights, with the kernel
+    `config` and a result of its own.
+    """
     return tokens.ready(
         calls,
         lambda call, out: partial(call, offs=tokens.offs, out=out, config=config),
@@ -332,7 +342,7 @@ def fp8_bits(weights: Weights) -> Tensor:
 
 
 def _fp8_weights(weights: Weights) -> tuple[list[Tensor], Tensor]:
-    """Return random bits without NaN, and scales around one."""
+    """Return copies of random e4m3 weights without NaN, and block scales from 0.5 to 1.5."""
     groups, n, k = weights.sizes
     device = weights.packed.device
     chance = torch.Generator(device).manual_seed(5)
@@ -342,7 +352,9 @@ def _fp8_weights(weights: Weights) -> tuple[list[Tensor], Tensor]:
 
 
 def _fp8_values(b: Tensor, b_scale: Tensor) -> Tensor:
-    """Return (G, N, K) float32, one group at a time."""
+    """
+    Return the values of FP8 weights with block scales, (G, N, K) float32, computed group by group.
+    """
     _, n, k = b.shape
     values = torch.empty(b.shape, device=b.device)
     for value, each, scale in zip(values, b, b_scale, strict=True):

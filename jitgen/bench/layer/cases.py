@@ -22,7 +22,7 @@ QUICK_EXPERTS, QUICK_TOKENS = (32,), (1, 8, 64, 512)
 @frozen
 class Case(Record):
     """
-    One layer with tokens whose experts are all on this GPU.
+    One layer and the number of its tokens.
 
     Attributes:
         experts: Experts on this GPU.
@@ -43,7 +43,7 @@ class Case(Record):
     of: int = 0
 
     def __str__(self) -> str:
-        """Return its name in progress and errors: ``32 experts, 8 tokens``."""
+        """Return the case's name in progress and errors: ``32 experts, 8 tokens``."""
         return f"{self.layer}, {self.tokens} tokens"
 
     @property

@@ -48,8 +48,9 @@ def _place(
     IS_MASKED: tl.constexpr,
 ):
     """
-    Assign rows to the pairs of one expert, in ascending order; one additional program handles the
-    remaining rows.
+    Assign rows to the pairs of one expert, in ascending order. Unless the layout is masked, also
+    write the owner of the expert's rows; one additional program writes -1 for the rows after the
+    last expert's.
     """
     expert = tl.program_id(0)
     numbers = tl.arange(0, EXPERTS)
@@ -142,7 +143,7 @@ def _combine(
     TOP_K: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Add up the rows of one token."""
+    """Add up the weighted rows of one token, in COLUMNS columns."""
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((COLUMNS,), tl.float32)
@@ -180,8 +181,8 @@ def place_contiguous(ids: Tensor, counts: Tensor, place: Tensor, *, owners: Tens
 
     Args:
         ids: (T, k) int32.
-        counts: int32, written. Its length is at least the least power of two above the number of
-            experts; values after those of the experts are zero.
+        counts: (2 * G,) int32 of `new_counts`, G a power of two: the first G values are written,
+            the others are zero.
         place: (T * k,) int32, written.
         owners: (rows,) int32, written: the expert of each row, -1 after the last one.
     """
@@ -207,7 +208,7 @@ def gather(x: Tensor, place: Tensor, q: Tensor, scale: Tensor, top_k: int) -> No
 
 
 def swiglu(h: Tensor, place: Tensor, q: Tensor, scale: Tensor) -> None:
-    """Gate and quantise the row of every pair."""
+    """Gate the row of every pair in `h`, and quantise the result into its row of `q`."""
     columns = q.shape[-1]
     grid = (len(place), triton.cdiv(columns, _PART * BLOCK))
     _swiglu[grid](*(h, place, q, scale, q.shape[-2], *_steps(scale)), I=columns, PART=_PART)
@@ -221,12 +222,15 @@ def combine(y: Tensor, place: Tensor, weights: Tensor, out: Tensor) -> None:
 
 
 def _steps(scale: Tensor) -> tuple[int, int]:
-    """Return the strides of matrices and of blocks of scales; the stride of rows is 1."""
+    """
+    Return the strides of scales between matrices, 0 for one matrix, and between blocks of columns;
+    the stride of rows must be 1.
+    """
     if scale.shape[-2] > 1 and scale.stride(-2) != 1:
         raise ValueError("scales must have neighbours along the rows")
     return (scale.stride(0) if scale.dim() == 3 else 0), scale.stride(-1)
 
 
 def new_counts(experts: int, device: torch.device) -> Tensor:
-    """Return the buffer in which `place_contiguous` counts."""
+    """Return the buffer in which `place_contiguous` counts: zeros, (2 * experts,) int32."""
     return torch.zeros(2 * experts, dtype=torch.int32, device=device)

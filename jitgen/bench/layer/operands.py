@@ -82,13 +82,13 @@ def lora_of(case: Case, new: Callable[..., Tensor]) -> ExpertLora:
 
 class Experts:
     """
-    Random FP8 weights of `count` experts, with scales of blocks and, made at their first use, with
-    scales of rows.
+    Random FP8 weights of `count` experts, with scales of blocks and with scales of rows, each made
+    at its first use.
 
     Args:
-        case: For the sizes.
-        count: How many experts.
-        device: Where.
+        case: The sizes.
+        count: Number of experts.
+        device: Device of the weights, by torch's name.
     """
 
     def __init__(self, case: Case, count: int, device: str) -> None:
@@ -97,12 +97,15 @@ class Experts:
 
     @cached_property
     def by_block(self) -> ExpertWeights:
-        """The weights with a scale for each 128 x 128."""
+        """The weights with a scale for each 128 x 128 values."""
         return self._quantised(per_block)
 
     @cached_property
     def by_row(self) -> ExpertWeights:
-        """The same numbers with a scale for each row, which takes as much memory again."""
+        """
+        The weights with a scale for each row, quantised from the same random numbers as `by_block`;
+        they take as much memory again.
+        """
         return self._quantised(per_row)
 
     def _quantised(self, function: Callable[[Tensor], tuple[Tensor, Tensor]]) -> ExpertWeights:
@@ -165,7 +168,7 @@ class Operands:
 
     @property
     def by_row(self) -> ExpertWeights:
-        """The same weights with a scale for each row."""
+        """The weights of the case's experts with a scale for each row."""
         return self._part(self._experts.by_row)
 
     @property
@@ -198,7 +201,8 @@ class Operands:
         Check a result of `side` with `weights` and return its error.
 
         Raises:
-            WrongResult: The error is larger than the rounding of FP8 explains.
+            WrongResult: The error is larger than the rounding of FP8 explains, or, with a router,
+                too few values are close to the expected ones.
         """
         step = max(1, self.case.tokens // CHECKED_TOKENS)
         expected = self.expected(weights, step, adapters)
@@ -238,7 +242,7 @@ of the values that must differ from the expected value by at most 0.1 plus 0.2 o
 @frozen
 class Router:
     """
-    The logits of a case.
+    The logits and the bias by which experts are chosen in a case.
 
     Attributes:
         logits: (T, E) float32, E experts of all devices.
@@ -296,7 +300,8 @@ def names_of_router(case: Case, arch: Arch) -> Iterator[str]:
 
 def require_matched(side: str, found: Tensor, expected: Tensor) -> None:
     """
-    Check that values are as close to the expected ones as the public definition requires.
+    Check that as many values are close to the expected ones as the public definition of the layer
+    requires: see `_MATCHED`.
 
     Raises:
         WrongResult: Too few values are that close.

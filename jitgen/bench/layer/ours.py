@@ -126,8 +126,8 @@ def names_of(usual: Chain, tokens: int, arch: Arch = ARCH) -> Iterator[str]:
 
 def joined_names(usual: Chain, tokens: int, arch: Arch) -> dict[str, str]:
     """
-    Return the kernel that sorts and gathers, and the one that follows it; none if sorting and
-    gathering are two launches.
+    Return the names of the kernel that sorts and gathers, and of the one that follows it, by step;
+    none if sorting and gathering are two launches.
     """
     config = usual.config
     joined = joined_problem(config, usual.weights, arch)

@@ -69,7 +69,8 @@ def prepare_masked(operands: Operands) -> Ready:
     Return the layer with a matrix for each expert.
 
     Raises:
-        Unavailable: DeepGEMM or Triton is not installed, or matrices would be too large.
+        Unavailable: DeepGEMM or Triton is not installed, the case has a router, or matrices would
+            be too large.
     """
     return masked(operands, _deep_gemm(MASKED))
 
@@ -79,7 +80,8 @@ def prepare_contiguous(operands: Operands) -> Ready:
     Return the layer with experts at multiples of 128 rows.
 
     Raises:
-        Unavailable: DeepGEMM or Triton is not installed.
+        Unavailable: DeepGEMM or Triton is not installed, the case has a router, or the number of
+            experts is no power of two.
     """
     product = _deep_gemm(CONTIGUOUS)
     return contiguous(operands, lambda a, b, out, owners, _: product(a, b, out, owners))
@@ -87,10 +89,10 @@ def prepare_contiguous(operands: Operands) -> Ready:
 
 def _deep_gemm(kind: str) -> Any:
     """
-    Return a function of DeepGEMM's.
+    Return DeepGEMM's grouped product for the layout `kind`.
 
     Raises:
-        Unavailable: It is not installed, or has none.
+        Unavailable: DeepGEMM is not installed, or has no such function.
     """
     module = imported("deep_gemm")
     for name in _NAMES[kind]:
@@ -133,7 +135,7 @@ def _glued(
     give_places: Callable[[Tensor], object],
     product: Product,
 ) -> Ready:
-    """Return the six or seven launches of a layer, with separate memory."""
+    """Return a side of the six or seven launches of a layer, with separate memory."""
     glue = _glue()
     case, x, weights = operands.case, operands.x, operands.by_block
     fp8, bf16 = torch.float8_e4m3fn, torch.bfloat16
@@ -160,7 +162,7 @@ def _glued(
 
 def _glue() -> Any:
     """
-    Return the module with the kernels.
+    Return the module with the Triton kernels between DeepGEMM's products.
 
     Raises:
         Unavailable: Triton is not installed.
@@ -220,7 +222,10 @@ def torch_layer(  # tensors, and options that vary
     *,
     is_share: bool = False,
 ) -> Tensor:
-    """Return (T, H) bfloat16: sort, gather, quantise, multiply, gate, multiply, add up."""
+    """
+    Return the layer's result with torch's operations, (T, H) bfloat16: sort, gather, quantise,
+    multiply, gate, quantise, multiply, add up.
+    """
     tokens, top_k = topk_ids.shape
     experts, order = topk_ids.reshape(-1).sort(stable=True)
     numbers = torch.arange(w13.shape[0], device=x.device, dtype=torch.int32)
@@ -340,7 +345,7 @@ def _vllm(module: str, name: str) -> Any:
     Return a function of vLLM's.
 
     Raises:
-        Unavailable: It cannot be imported, or its CUDA operations cannot.
+        Unavailable: The function cannot be imported, or vLLM's CUDA operations cannot be loaded.
     """
     # vLLM logs to standard output unless told otherwise, where the JSON goes
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")

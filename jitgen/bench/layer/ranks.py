@@ -61,7 +61,8 @@ def plan(
     Return the layer, and the numbers of tokens of each rank.
 
     Raises:
-        ConfigError: The ranks cannot share the experts evenly, or a token has more than there are.
+        ConfigError: `experts` has several numbers, the ranks cannot share the experts evenly, or a
+            token has more experts than there are.
     """
     case = GPU_CASE if is_gpu else CPU_CASE
     if len(experts) > 1:
@@ -91,12 +92,12 @@ def rows(ranks: int, experts: Sequence[int], tokens: Sequence[int], rounds: int)
 
     Args:
         ranks: Number of processes; each has a GPU if this machine has GPUs.
-        experts: None, or one number: experts of all ranks.
-        tokens: Tokens of each rank; none: the usual ones.
+        experts: Empty, or one number: experts of all ranks.
+        tokens: Tokens of each rank; empty: the usual ones.
         rounds: Turns of each side.
 
     Raises:
-        ConfigError: As `plan`.
+        ConfigError: As for `plan`.
         NoDevice: There are GPUs, and fewer than ranks.
         WrongResult: A rank failed, or found a wrong result.
     """
@@ -211,7 +212,7 @@ def _measured(
 def _tokens(
     case: Case, count: int, rank: int, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tokens of a rank, weights, and experts, which are all as likely."""
+    """Return tokens of a rank, and their weights and experts; all experts are equally likely."""
     chance = torch.Generator(device).manual_seed(1000 * count + rank)
     x = torch.randn(count, case.hidden, device=device, generator=chance).bfloat16()
     scores = torch.rand(count, case.experts, device=device, generator=chance)

@@ -36,7 +36,7 @@ OF_BASE = 1.15
 @frozen
 class Measured(Record):
     """
-    One case.
+    The results of one case.
 
     Attributes:
         case: The sizes.
@@ -155,7 +155,7 @@ def _errors(found: Measured) -> str:
 
 
 def _step(found: Measured, step: str) -> str:
-    """Return the time of a launch alone, if the case has it."""
+    """Return the time of a launch alone as text; a dash if the case has none."""
     return f"{found.steps_us[step]:.1f}" if step in found.steps_us else "-"
 
 

@@ -56,7 +56,7 @@ class Method:
     How cases are measured.
 
     Attributes:
-        sides: Which of `SIDES`.
+        sides: Names of the sides, of `SIDES`.
         rounds: Rounds in which each side has its turn.
         repetitions: Replays in a turn; its figure is their median.
         seconds: No case begins after so many; None: all do.

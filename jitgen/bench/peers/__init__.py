@@ -28,7 +28,7 @@ class Unavailable(JitgenError):
 
 class Peer:
     """
-    One implementation.
+    One implementation of the grouped product.
 
     Attributes:
         name: Its name in tables and JSON.
@@ -128,7 +128,7 @@ def require(has: object, reason: str) -> None:
 
 def find(name: str) -> Peer:
     """
-    Return a peer.
+    Return the peer with a name of `NAMES`.
 
     Raises:
         Unavailable: What it needs is not installed.

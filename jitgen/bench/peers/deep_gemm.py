@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepGEMM: the same numerics, for groups that start at multiples of 128 rows or are masked."""
+"""
+DeepGEMM: the same numerics as jitgen, for groups that start at multiples of 128 rows or are masked.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +71,8 @@ class DeepGemm(Peer):
 
 def _wants_powers_of_two() -> bool:
     """
-    Return whether its kernels for this GPU only use the exponent of each scale, which has eight
-    bits.
+    Return whether DeepGEMM's kernels for this GPU only use the exponent of each scale, which has
+    eight bits.
     """
     return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 10
 

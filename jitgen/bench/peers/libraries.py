@@ -38,7 +38,9 @@ SMs compute a tile together.
 
 
 class CublasLt(Peer):
-    """`torch.nn.functional.scaled_mm` with scales of 1x128 and 128x128: the same numerics."""
+    """
+    `torch.nn.functional.scaled_mm` with scales of 1x128 and 128x128: the same numerics as jitgen.
+    """
 
     name = "cublaslt"
     note = "one dense product for each group"
@@ -147,7 +149,7 @@ class TorchGrouped(Peer):
 
 
 class FlashInfer(Peer):
-    """`flashinfer.gemm.group_gemm_fp8_nt_groupwise`, for Blackwell: the same numerics."""
+    """`flashinfer.gemm.group_gemm_fp8_nt_groupwise`, for Blackwell: the same numerics as jitgen."""
 
     name = "flashinfer"
     note = f"two SMs a tile from {_PAIR_ROWS} rows a group on"
@@ -162,7 +164,10 @@ class FlashInfer(Peer):
         require(is_blackwell, f"{self.function} is for Blackwell alone")
 
     def take(self, workload: Workload, expected_m: int) -> Ready:
-        """Return the call with scales whose rows, and columns of b, are contiguous."""
+        """
+        Return the call, with copies of the scales in which neighbours along M, or along N for b,
+        are adjacent.
+        """
         problem = workload.problem
         has_blocks = not problem.n % SCALE_BLOCK and not problem.k % SCALE_BLOCK
         require(has_blocks, f"{self.function} wants N and K of multiples of 128")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 A Triton kernel like those of fused MoE layers, with the fastest of a few tile shapes and the same
-numerics.
+numerics as jitgen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROUNDS = 2
 
 class Triton(Peer):
     """
-    The kernel beside this file.
+    The kernel in triton_kernel.py.
 
     The table of the rows of each tile is made before timing, because a fused layer makes it once
     for its two products.
@@ -48,7 +48,7 @@ class Triton(Peer):
     def take(self, workload: Workload, expected_m: int) -> Ready:
         """
         Return the kernel with the fastest of the shapes that suit `expected_m`, measured with the
-        first workload.
+        first workload of each problem and row counts.
         """
         problem = workload.problem
         has_blocks = not problem.k % SCALE_BLOCK
@@ -71,7 +71,8 @@ class Triton(Peer):
 
 def suited(expected_m: int) -> list[dict[str, int]]:
     """
-    Return the tile shapes worth trying: a tile of rows that holds `expected_m`, or half of it.
+    Return the tile shapes worth trying: those with the fewest rows that hold `expected_m`, or else
+    128, and those with half as many.
     """
     enough = min(
         (shape["block_m"] for shape in _SHAPES if shape["block_m"] >= expected_m), default=128

@@ -33,7 +33,7 @@ class Model:
         intermediate: Columns between an expert's products.
         experts: Experts of a layer.
         top_k: Experts of a token.
-        fields: What else the config says.
+        fields: Further fields of the config.
     """
 
     name: str
@@ -94,7 +94,7 @@ MODELS = {
 
 def make(model: Model, device: str) -> Any:
     """
-    Return the model in bfloat16 with random weights; those of experts are rounded to FP8's values.
+    Return the model in bfloat16 with random weights. `Formats` rounds those of its experts.
 
     Raises:
         ToolchainError: transformers is not installed.
@@ -133,7 +133,7 @@ def _in_float32(module: nn.Module, x: Tensor, ids: Tensor, weights: Tensor) -> T
 
 class Formats:
     """
-    The experts of a model in both formats, of the same values.
+    The experts of a model in bfloat16 and in FP8, with the same values.
 
     Args:
         model: The model; its experts are rounded to values that FP8 with scales of 128 x 128 blocks

@@ -58,7 +58,7 @@ class Work(Record):
     new: int = 0
 
     def __str__(self) -> str:
-        """Return its name in tables: ``generate 32 x 32 after 128``."""
+        """Return the work's name in tables: ``generate 32 x 32 after 128``."""
         if not self.new:
             return f"prefill {self.texts} x {self.prompt}"
         return f"generate {self.texts} x {self.new} after {self.prompt}"
@@ -87,7 +87,7 @@ WORKS = (
 @frozen
 class Measured(Record):
     """
-    One model with one piece of work.
+    The results of one model with one piece of work.
 
     Attributes:
         model: Its name.
@@ -111,7 +111,7 @@ class Measured(Record):
 
     @property
     def case(self) -> str:
-        """Its name in tables."""
+        """Name of the model and its work in tables."""
         return f"{self.model}, {self.work}"
 
 
@@ -125,7 +125,10 @@ class TransformersReport(Report):
     found: list[Measured] = field(default_factory=list)
 
     def targets(self) -> Iterator[Row]:
-        """Yield the speed of jitgen relative to grouped_mm, which must be at least 1."""
+        """
+        Yield the speed of jitgen, in bfloat16 and in FP8, relative to grouped_mm in bfloat16, which
+        must be at least 1.
+        """
         for each in self.found:
             for side in (OURS, OURS_FP8):
                 if {OURS, GROUPED, side} <= each.rates.keys():
@@ -139,9 +142,7 @@ class TransformersReport(Report):
                     )
 
     def tables(self) -> Iterator[Table]:
-        """
-        Yield a table of tokens per second with the errors, and one of the sides that were left out.
-        """
+        """Yield a table of tokens per second with the errors."""
         yield Table(
             title="tokens a second, and how far logits are from those of float32 experts",
             columns=("model", "work", *SIDES),
@@ -246,8 +247,8 @@ def measured(
 
 def answered(made: Any, work: Work, ids: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Return the tokens (texts, steps), which for prefill are those of the prompt, and the logits
-    after each step.
+    Return the tokens (texts, steps), which for prefill are the last ones of the prompt, and the
+    logits after each step.
     """
     if not work.new:
         kept = min(_COMPARED, work.prompt)

@@ -2,6 +2,6 @@
 """
 Encodings of numbers, matrices and tensors in bits, bytes and registers.
 
-Nothing here knows of a machine: these modules map values to codes and elements to addresses, and
-each names the section of the PTX ISA that says so.
+Nothing here depends on the machine: these modules map values to codes and elements to addresses,
+and each names the section of the PTX ISA that says so.
 """

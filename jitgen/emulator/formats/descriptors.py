@@ -30,7 +30,7 @@ _FIELD = 0x3FFF
 
 
 def _bits(first: int, last: int) -> int:
-    """Return the mask of a field."""
+    """Return the mask of the bits `first` to `last`, both included."""
     return (2 << last) - (1 << first)
 
 
@@ -46,14 +46,14 @@ _SWIZZLES_TCGEN05 = {0: 0, 2: 3, 4: 2, 6: 1}
 @dataclass(frozen=True, slots=True)
 class Descriptor:
     """
-    An operand in shared memory.
+    The place of an operand in shared memory.
 
     Attributes:
         start: Offset of its first byte in the shared memory of a CTA.
         leading: "Leading dimension byte offset".
         stride: "Stride dimension byte offset".
-        swizzle: Address bits from bit 4 on that are XORed with those from bit 7 on: 3 for the
-            128-byte swizzle, 2 for 64 bytes, 1 for 32 bytes, 0 for none.
+        swizzle: Number of address bits from bit 4 on that are XORed with those from bit 7 on: 3 for
+            the 128-byte swizzle, 2 for 64 bytes, 1 for 32 bytes, 0 for none.
     """
 
     start: int
@@ -74,7 +74,7 @@ class Operand(NamedTuple):
     Attributes:
         rows: Rows of A (M), columns of B (N).
         row_bytes: Bytes of a row: K elements.
-        element_bytes: Of one element; matters for MN-major operands only.
+        element_bytes: Bytes of one element; matters for MN-major operands only.
         is_mn_major: Rows, not K, are adjacent in memory.
     """
 
@@ -101,8 +101,8 @@ def of_tcgen05(bits: int) -> Descriptor:
     Return what a descriptor of tcgen05 says: PTX ISA, section "Shared Memory Descriptor".
 
     Raises:
-        ValueError: Reserved bits are set, or a field has no meaning here, as the swizzle of 128
-            bytes with atoms of 32 and absolute leading addresses.
+        ValueError: Reserved bits are set, or a field has no meaning here, for example the swizzle
+            of 128 bytes with atoms of 32, or absolute leading addresses.
     """
     if bits >> 52 & 1:
         raise ValueError(f"matrix descriptor {bits:#018x}: absolute leading addresses")
@@ -160,8 +160,8 @@ def _k_major(descriptor: Descriptor, operand: Operand) -> NDArray[np.int64]:
 
 def _mn_major(descriptor: Descriptor, operand: Operand) -> NDArray[np.int64]:
     """
-    Return the chunks of an MN-major operand: its atoms of 8 k are one offset apart, and its
-    columns, each as wide as the swizzle, the other offset.
+    Return the chunks of an MN-major operand: its atoms of 8 k are `stride` apart, and its columns,
+    each as wide as the swizzle, `leading`; without a swizzle the two offsets change places.
     """
     k = np.arange(operand.row_bytes // operand.element_bytes)[:, None]
     byte = CHUNK * np.arange(-(-operand.rows * operand.element_bytes // CHUNK))
@@ -175,7 +175,7 @@ def _mn_major(descriptor: Descriptor, operand: Operand) -> NDArray[np.int64]:
 
 def _swizzled(address: NDArray[np.int64], descriptor: Descriptor) -> NDArray[np.int64]:
     """
-    Return the chunk numbers of addresses before the swizzle.
+    Return the swizzled chunk numbers of addresses that are not swizzled.
 
     The pattern belongs to the addresses, not to the operand, which may start anywhere in it.
     """

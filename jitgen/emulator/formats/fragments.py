@@ -3,7 +3,7 @@
 Fragments of matrices: which lane's register holds which element.
 
 The layouts of mma.sync and wgmma are the same but for the number of columns: a warp holds 16 rows,
-lane ``4 q + c`` has to do with rows q and q + 8, and each register with 4 bytes of a row. Here the
+lane ``4 q + c`` holds parts of rows q and q + 8, and each register has 4 bytes of a row. Here the
 registers of whole warps, [registers, 32 * warps], become matrices with the rows of the warps one
 after the other, or the reverse.
 

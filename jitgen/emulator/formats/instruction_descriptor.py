@@ -120,13 +120,13 @@ class InstructionDescriptor:
 @lru_cache(maxsize=1 << 12)
 def decode(bits: int, kind_name: str, ctas: int, scales: int = 0) -> InstructionDescriptor:
     """
-    Return what the bits say.
+    Return the fields of an instruction descriptor.
 
     Args:
         bits: The descriptor.
         kind_name: A key of `KINDS`.
         ctas: CTAs that work together, 1 or 2.
-        scales: Scale factors of a row, as the opcode has it; 0 for what the kind has.
+        scales: Number of scale factors of a row that the opcode names; 0 if it names none.
 
     Raises:
         ValueError: The bits have no meaning, or describe a matrix with structured sparsity.

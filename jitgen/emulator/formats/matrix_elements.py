@@ -74,7 +74,8 @@ def without_padding(places: NDArray[Scalar], bits: int) -> NDArray[Scalar]:
 
     Args:
         places: Anything, for each byte of the rows.
-        bits: Of an element: 4 and 6 are packed at the beginning of 16 bytes, 8 have no padding.
+        bits: Bits of an element: 4 and 6 are packed at the beginning of 16 bytes, 8 have no
+            padding.
     """
     if bits == 8:
         return places  # itself, as regions of shared memory are known by their identity
@@ -88,7 +89,8 @@ def in_bytes(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
     Args:
         packed: uint8 [rows, bytes], without padding.
-        bits: Of an element; one of 4 comes to bits 2 to 5 of its byte, one of 6 to bits 0 to 5.
+        bits: Bits of an element; one of 4 comes to bits 2 to 5 of its byte, one of 6 to bits 0 to
+            5.
     """
     if bits == 8:
         return packed

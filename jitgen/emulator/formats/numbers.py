@@ -136,8 +136,9 @@ def encode(
         values: float32 or float64.
         name: A key of `FORMATS`, or ``"ue8m0"``, which takes magnitudes and always saturates.
         rounding: A key of `ROUNDINGS`; for ``"ue8m0"`` ``"rz"`` or ``"rp"``.
-        is_saturating: The largest finite value stands for what is larger (``.satfinite``);
-            otherwise that is infinity, or NaN in a format that has no infinity.
+        is_saturating: Larger values become the largest finite one (``.satfinite``); otherwise
+            infinity, or NaN in a format that has no infinity, and a finite value that `rounding`
+            takes toward zero becomes the largest one.
         is_relu: Whether negative values become zero (``.relu``).
     """
     is_usual = rounding == "rn" and not is_saturating and not is_relu
@@ -178,7 +179,8 @@ def _magnitude_codes(values: Numbers, form: Format, rounding: str) -> NDArray[np
     Return the codes of magnitudes, those beyond the largest finite one continued upwards.
 
     A value is counted in units of its last place. As codes grow by one from one unit to the next,
-    subnormals and carries into the exponent included, the count is most of the code.
+    subnormals and carries into the exponent included, the code is the sum of this count and of the
+    exponent as stored, minus 1, above the mantissa.
     """
     finite = np.where(np.isfinite(values), np.asarray(values, np.float64), 2.0**1000)
     exponents = np.frexp(finite)[1] - 1 + form.bias  # as stored

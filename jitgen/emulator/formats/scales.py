@@ -58,7 +58,7 @@ def values(
         name: ``"ue8m0"`` or ``"ue4m3"``.
 
     Raises:
-        ValueError: The bytes cross the end of the word.
+        ValueError: `first_byte` is no multiple of `count`, or the bytes cross the end of the word.
     """
     if first_byte % count or first_byte + count > ATOM_SCALES:
         raise ValueError(f"scale factor id {first_byte} with {count} scale factors")

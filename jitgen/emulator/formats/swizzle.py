@@ -65,7 +65,8 @@ class Placement:
 @lru_cache(maxsize=4096)
 def placement(offset: int, size: int, bits: int) -> Placement:
     """
-    Return where a tile of `size` bytes lies that starts at `offset`, both whole chunks.
+    Return the placement of a tile of `size` bytes at `offset`, both multiples of 16, with a swizzle
+    of `bits` address bits.
 
     A tile that begins and ends at whole spans only changes the order of its chunks, which is fast;
     `Placement.arranged` is its own inverse, as the swizzle is.

@@ -73,8 +73,8 @@ class Datapath:
     """
     The lanes of a CTA that compute each part of the rows and columns of an accumulator.
 
-    The layouts A and D of the document are ``Datapath(128, 1)``, F is ``Datapath(64, 1)`` and B,
-    M = 128 over two CTAs, is ``Datapath(64, 2)``.
+    The layouts A and D of the PTX ISA are ``Datapath(128, 1)``, F is ``Datapath(64, 1)`` and B, M =
+    128 over two CTAs, is ``Datapath(64, 2)``.
 
     Attributes:
         rows: Rows of the accumulator that the CTA holds.

@@ -57,8 +57,8 @@ class ElementType:
 
     Attributes:
         name: As in PTX.
-        bits: Of an element in global memory.
-        padded_bits: Of an element in shared memory: more where a copy inserts padding.
+        bits: Bits of an element in global memory.
+        padded_bits: Bits of an element in shared memory: more where a copy inserts padding.
         is_float: Whether out-of-bounds elements can be NaN.
     """
 
@@ -100,9 +100,9 @@ class Window:
 
     Attributes:
         offset: Bytes from the tensor's address to the window's first byte.
-        shape: Of the window; the last is in bytes.
+        shape: Shape of the window, the last dimension in bytes.
         strides: Bytes between neighbours, of the window in global memory.
-        inside: What of the box the window is.
+        inside: The slices of the box that the window is.
     """
 
     offset: int
@@ -125,7 +125,7 @@ class TensorMap:
     Maps live long and are used for every box, so values that follow from the fields are cached.
 
     Attributes:
-        address: Of the tensor in global memory.
+        address: Address of the tensor in global memory.
         element: Type of its elements.
         sizes: Elements of each dimension.
         strides: Bytes between neighbours along each dimension but the innermost.
@@ -191,8 +191,8 @@ class TensorMap:
     @property
     def _problem_of_padding(self) -> str:
         """
-        Return the first broken rule of 16U4_ALIGN16B and 16U6_ALIGN16B, which are b4x16_p64 and
-        b6x16_p32 in PTX; empty if there is none.
+        The first broken rule of 16U4_ALIGN16B and 16U6_ALIGN16B, which are b4x16_p64 and b6x16_p32
+        in PTX, or else of all types; empty if there is none.
 
         PTX ISA, section "Tensors", limitations of the sub-byte types; CUDA Driver API,
         `cuTensorMapEncodeTiled`.
@@ -245,7 +245,7 @@ class TensorMap:
         Return the part of the box at `coordinates` inside the tensor; None if there is none.
 
         Args:
-            coordinates: Of the box's first element, innermost first; may be negative.
+            coordinates: Coordinates of the box's first element, innermost first; may be negative.
         """
         shape, strides, inside = [], [], []
         offset = 0
@@ -272,8 +272,8 @@ class TensorMap:
 
     def misalignment(self, coordinates: tuple[int, ...]) -> int:
         """
-        Return the bits by which a box at `coordinates` is off the next place below where one may
-        begin: at whole 16 bytes, with padding at whole 128 elements.
+        Return by how many bits a box at `coordinates` begins after the last place where a box may
+        begin: a multiple of 16 bytes, or with padding of 128 elements.
         """
         unit = _PADDED_BOX * self.element.bits if self.is_padded else 8 * CHUNK
         return coordinates[0] * self.element.bits % unit

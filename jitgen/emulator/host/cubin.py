@@ -33,8 +33,8 @@ class MachineCode:
     The properties of a kernel's machine code.
 
     Attributes:
-        registers: Of a thread at launch; 0 if there is no machine code.
-        has_setmaxnreg: Whether it has a setmaxnreg.
+        registers: Registers of a thread at launch; 0 if there is no machine code.
+        has_setmaxnreg: Whether it has a setmaxnreg; true if there is no machine code.
     """
 
     registers: int = 0
@@ -78,7 +78,7 @@ def _has_setmaxnreg(code: bytes) -> bool:
 
 
 def _counts(info: bytes) -> Iterator[tuple[int, int]]:
-    """Yield symbol and registers of each function that a .nv.info section speaks of."""
+    """Yield symbol and registers of each function that a .nv.info section describes."""
     position = 0
     while position + 4 <= len(info):
         form, number, value = struct.unpack_from("<BBH", info, position)

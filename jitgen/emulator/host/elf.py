@@ -22,7 +22,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 
 class Section(NamedTuple):
     """
-    A section.
+    A section of an ELF file.
 
     Attributes:
         name: Its name.
@@ -40,7 +40,7 @@ class Section(NamedTuple):
 
 class Symbol(NamedTuple):
     """
-    A symbol.
+    A symbol of an ELF file.
 
     Attributes:
         name: Its name.

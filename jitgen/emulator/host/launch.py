@@ -128,7 +128,8 @@ def launches(
         host: The machine that this runs on.
 
     Raises:
-        EmulationError: The library cannot be loaded, or launches a kernel that is not in `params`.
+        EmulationError: The library cannot be loaded, launches a kernel that is not in `params`, or
+            ends because a call of the runtime returned an error.
         UnsupportedPtx: It calls functions, or reads properties of the device, that the stub does
             not have.
         ToolchainError: There is no C compiler to make the stub runtime.
@@ -189,7 +190,7 @@ def _function(content: bytes, symbol: str, host: Host) -> Function:
 
 def _launch(config: int, values: int, sizes: Sequence[int], of_kernel: int) -> Launch:
     """
-    Return the parameters of a launch.
+    Return the launch that the host part requests.
 
     Args:
         config: Address of a `cudaLaunchConfig_t`.
@@ -234,7 +235,8 @@ def dynamic_shared_bytes(
 
     Raises:
         EmulationError: The library cannot be loaded.
-        UnsupportedPtx: Its host part requests properties of the device that are unknown.
+        UnsupportedPtx: It calls functions, or reads properties of the device, that the stub does
+            not have.
         ToolchainError: There is no C compiler to make the stub runtime.
     """
     device = Device(arch=arch, num_sms=num_sms)
@@ -244,7 +246,7 @@ def dynamic_shared_bytes(
 
 
 class _AnyKernel(defaultdict[str, tuple[int, ...]]):
-    """Sizes of the parameters of kernels, of which all are known and none is read."""
+    """A mapping that contains every name of a kernel, each with no parameters."""
 
     def __contains__(self, name: object) -> bool:
         return True

@@ -50,12 +50,12 @@ def load_copy(content: bytes, _name: str) -> Library:
 
 
 def c_compiler() -> str | None:
-    """Return the path of $CC, else of cc; None if it is not there."""
+    """Return the path of $CC, or of cc if CC is not set; None if there is no such program."""
     return shutil.which(os.environ.get("CC") or "cc")
 
 
 def made(_name: str, make: Callable[[], bytes]) -> bytes:
-    """Make a library anew for this process."""
+    """Return what `make` returns: nothing is cached."""
     return make()
 
 

@@ -47,7 +47,10 @@ class Stub:
     def begin(
         self, on_launch: OnLaunch, on_tensor_map: OnTensorMap, attributes: Mapping[int, int]
     ) -> None:
-        """Call these for launches and tensor maps from now on, on a device with `attributes`."""
+        """
+        Call `on_launch` and `on_tensor_map` for launches and tensor maps from now on, on a device
+        with `attributes`.
+        """
         # they live as long as C may call them
         self._callbacks = _CALLBACK(on_launch), _MAP_CALLBACK(on_tensor_map)
         self._library.emulator_stub_begin(*self._callbacks)
@@ -55,7 +58,7 @@ class Stub:
             self._library.emulator_stub_set_attribute(number, value)
 
     def end(self) -> None:
-        """Refuse launches."""
+        """Refuse launches from now on."""
         self._library.emulator_stub_begin(_CALLBACK(), _MAP_CALLBACK())
         self._callbacks = ()
 
@@ -80,7 +83,7 @@ def stub(host: Host) -> Stub:
     Return the stub of this process; the first call loads it with `host`. The caller holds a lock.
 
     Raises:
-        ToolchainError: There is no C compiler, or it fails.
+        ToolchainError: There is no C compiler, it fails, or the stub cannot be loaded.
     """
     global _stub
     if _stub is None:
@@ -94,7 +97,10 @@ def stub_library(host: Host) -> bytes:
 
 
 def _version() -> str:
-    """Return a digest of everything that the stub's bytes depend on, for a file name."""
+    """
+    Return a digest of the stub's source, the compiler's options and the CPU's architecture, for a
+    file name.
+    """
     build = (*_OPTIONS, platform.machine(), SOURCE.read_text(encoding="utf-8"))
     return hashlib.sha256("\0".join(build).encode("utf-8")).hexdigest()[:32]
 

@@ -102,7 +102,8 @@ def with_stub(library: bytes) -> bytes:
     Return `library` with the names of the runtime's functions replaced by those of the stub.
 
     Raises:
-        EmulationError: It is not a shared library.
+        EmulationError: `library` is not a shared library, or stores such a name as the end of
+            another.
         UnsupportedPtx: It calls functions that the stub does not have.
     """
     wanted = [symbol for symbol in symbols(library) if symbol.is_undefined]

@@ -154,7 +154,10 @@ def on_gpu(arguments: Sequence[object]) -> list[object]:
 
 
 def tensor_of(argument: object) -> Tensor | None:
-    """Return the tensor of the device that an argument is, or passes on; None for other values."""
+    """
+    Return the tensor in the device's own memory that an argument is or wraps; None for other
+    values.
+    """
     if isinstance(argument, OnGpu):
         return None if argument.address else argument.tensor
     return argument if isinstance(argument, Tensor) else None
@@ -174,10 +177,13 @@ def span(tensor: Tensor) -> int:
 
 
 def read_bytes(tensor: Tensor) -> bytes:
-    """Return the bytes of `span`, with whatever lies between the elements."""
+    """
+    Return the bytes from the first to the last element of a tensor, those between its elements
+    included.
+    """
     return ctypes.string_at(tensor.data_ptr(), span(tensor))
 
 
 def write_bytes(tensor: Tensor, content: bytes) -> None:
-    """Put back what `read_bytes` returned."""
+    """Write the bytes that `read_bytes` returned back to the tensor."""
     ctypes.memmove(tensor.data_ptr(), content, len(content))

@@ -50,7 +50,7 @@ class Window:
         _next[0] += room * count * count
 
     def address(self, *, of: int, on: int) -> int:
-        """Return where device `on` sees the buffer of device `of`."""
+        """Return the address at which device `on` sees the buffer of device `of`."""
         own = self.tensors[of].data_ptr()
         return own if of == on else self._seen[on][of] + own % _PAGE
 

@@ -36,7 +36,10 @@ _OPERAND = re.compile(r"(r)(\d+)\.view\(F4\)|(q)(\d+)")
 
 
 def row_of(expression: str, file: str) -> int:
-    """Return the row of a register file that an operand is in; -1: it is none of f32 there."""
+    """
+    Return the row of the register file `file` that holds an operand of f32 or f32x2; -1 if it is no
+    such register.
+    """
     found = _OPERAND.fullmatch(expression)
     if not found or file not in found.groups():
         return -1
@@ -49,7 +52,7 @@ class Batch:
     Operations that do not depend on each other.
 
     Attributes:
-        function: Its name in generated code.
+        function: Name in generated code of the function that all call.
         file: The register file of all: "r" for f32, "q" for f32x2.
         targets: The row of the register file that each assigns, each once.
         sources: The rows that each takes, one for each argument of the function, all different.
@@ -71,7 +74,7 @@ class Batch:
         return function == self.function and is_apart and sources not in self.sources
 
     def add(self, target: int, sources: tuple[int, ...], register: str) -> None:
-        """Add an operation, which `takes` takes."""
+        """Add an operation that `takes` accepts."""
         self.targets.append(target)
         self.sources.append(sources)
         self.registers.append(register)
@@ -88,14 +91,15 @@ class Batch:
         return len(rows) >= _FEWEST and _are_adjacent(rows)
 
     def single(self, position: int) -> str:
-        """Return the expression of one operation, unsigned."""
+        """Return the expression of the operation at `position`, whose result is unsigned bits."""
         seen, back = _VIEWS[self.file]
         operands = ", ".join(f"{self.file}{row}{seen}" for row in self.sources[position])
         return f"({self.function}({operands})){back}"
 
     def together(self, result: str, is_filed: Callable[[str], bool], name: Namer) -> list[str]:
         """
-        Return what computes all, in the order of the targets' rows, and puts them into the file.
+        Return the statements that compute all operations at once and write the results to the
+        register file, in the order of the targets' rows.
 
         Args:
             result: Name of a local for the results, unsigned [operations, n].

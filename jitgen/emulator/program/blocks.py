@@ -74,7 +74,7 @@ def successors(
     code: list[Instruction], blocks: list[Block], block_of: Callable[[str], int]
 ) -> list[list[int]]:
     """
-    Return the blocks that may come next, of each block.
+    Return for each block the numbers of the blocks that may follow it.
 
     Args:
         code: The instructions.

@@ -99,8 +99,8 @@ class Builder:
         """
         Return the expression of an operand, read as a PTX type.
 
-        It may be a register, a negated predicate, a special register, a constant, or a variable in
-        shared memory or a parameter, both with an offset: these stand for their addresses.
+        It may be a register, a negated predicate, a special register, a constant, or the address of
+        a parameter or of a variable in shared or local memory, with an offset.
 
         Raises:
             Unsupported: It is none of these, or the type is unknown.
@@ -134,7 +134,8 @@ class Builder:
 
     def address(self, operand: str) -> str:
         """
-        Return the address in brackets: an array of uint32 or uint64, or a scalar of a variable.
+        Return the expression of the address in brackets: an array of uint32 or uint64, or a scalar
+        of a variable.
 
         Raises:
             Unsupported: There is more in the brackets than a name or number and an offset.
@@ -159,7 +160,7 @@ class Builder:
         return f"f.spread({sign}{guard})" if guard in self._scalars else f"{sign}{guard}"
 
     def literal(self, number: int, type: str) -> str:
-        """Return the name of a number as numpy scalar of a PTX type, of which it fills the bits."""
+        """Return the name of the numpy scalar of a PTX type whose bits are `number`."""
         dtype = dtype_of(type)
         bits = scalar(number, f"u{8 * int(dtype[1])}")
         return self._scalar(bits.view(f"{dtype[0].lower()}{dtype[1]}"), dtype)
@@ -175,10 +176,10 @@ class Builder:
         Assign to a register, under the guard of `instruction`.
 
         Args:
-            register: ``_`` drops the value, but the expression is evaluated.
+            register: Its name; ``_`` drops the value, but the expression is evaluated.
             expression: An array, or a scalar where all threads agree.
             type: PTX type of the expression; it says how a wider register is filled.
-            instruction: Whose guard counts.
+            instruction: The instruction whose guard counts.
         """
         if register == "_":
             self.do(expression)
@@ -226,7 +227,10 @@ class Builder:
         return True
 
     def call(self, function: Callable[..., object], *arguments: str) -> str:
-        """Return the expression ``function(f, at, ...)``, at being the instruction in hand."""
+        """
+        Return the expression ``function(f, at, ...)``; at is the index of the instruction that is
+        translated.
+        """
         name = self.constant(function, function.__name__)
         return f"{name}{_CALL}{', '.join([str(self._at), *arguments])})"
 
@@ -267,7 +271,7 @@ class Builder:
             self._changed.pop(local, None)
 
     def leave(self, expression: str) -> None:
-        """Say what the function returns, where it is not the number of the next block."""
+        """Set the expression that the function returns instead of the number of the next block."""
         self._outcome = expression
 
     def block_of(self, label: str) -> int:
@@ -308,7 +312,10 @@ class Builder:
         return f"{kind}{row}"
 
     def _local(self, register: str) -> str:
-        """Return the local of a register that is read, loaded."""
+        """
+        Return the local that holds a register, loaded if necessary, and note that the instruction
+        reads the register.
+        """
         self.accesses.reads.add(register)
         return self._loaded(register)
 
@@ -385,7 +392,7 @@ class Builder:
         return self.constant(value, f"{dtype}_{bits:x}")
 
     def _symbol(self, text: str) -> str:
-        """Return the address that a name, with an offset, stands for."""
+        """Return the expression of the address of a name with an offset."""
         found, module = _SYMBOL.fullmatch(text), self.program.module
         name = found[1] if found else text
         offset = int(immediate(found[2], "s64")) if found and found[2] else 0

@@ -4,7 +4,7 @@ Functions of PTX: each call is replaced by the statements of the function, with 
 
 So there is no stack, and a function that calls itself is refused. Parameters of a call are
 registers: what ``st.param`` writes at an offset, ``ld.param`` reads there. ``ret`` in a function
-goes on behind the call.
+continues after the call.
 
 PTX ISA, sections "Kernel and Function Directives: .func", "call", "ret" and "Parameter State
 Space".
@@ -42,7 +42,7 @@ _PRINT = "vprintf"
 @dataclass(frozen=True, slots=True)
 class Function:
     """
-    A function.
+    A function of PTX.
 
     Attributes:
         name: Its name.
@@ -63,7 +63,7 @@ class Caller:
 
     Attributes:
         text: The PTX, without comments.
-        functions: By name.
+        functions: The functions by name.
         params: Unique names of all parameters of calls.
     """
 

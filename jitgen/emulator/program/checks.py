@@ -60,8 +60,8 @@ class Checks:
 
     def sums(self, at: int) -> dict[int, str]:
         """
-        Return the accumulators that a product may be the first to use, by their rows in
-        `Cta.unwritten`.
+        Return the accumulators that may never have been written when product `at` adds to them, by
+        their rows in `Cta.unwritten`.
         """
         return {self.doubts.rows[name]: name for name in self.doubts.sums.get(at, ())}
 

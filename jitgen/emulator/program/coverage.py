@@ -97,8 +97,9 @@ class Coverage:
 
     Attributes:
         program: The kernel.
-        times: For each instruction, the warps that came to it, or 1 where it has a guard that held
-            for a thread [instructions].
+        times: For each instruction, the number of warps that came to it; for one of
+            `Program.guarded` the number of runs in which its guard held for a thread
+            [instructions].
         ways: How threads left each block that ends with a branch: `TAKEN`, `PASSED`, or both
             [blocks].
         excuses: What is unreachable, according to the author of the kernel.
@@ -151,15 +152,15 @@ class Coverage:
 
     @cached_property
     def _reasons(self) -> dict[int, str]:
-        """Why blocks are unreachable."""
+        """The reason why each unreachable block is unreachable, by number."""
         return reasons_of(self.program, self._unreached_blocks, self.excuses)
 
     @cached_property
     def outcomes(self) -> list[tuple[int, int]]:
         """
-        The outcomes of branches, block and `TAKEN` or `PASSED`, that some problem should have: of
-        branches that a thread came to, without those that lead to a block with an excuse, and
-        without waits for mbarriers, which come to pass at once or not until they are over.
+        The outcomes of branches, pairs of a block and `TAKEN` or `PASSED`, that some problem should
+        have: of branches that a thread came to, without those that lead to an unreachable block,
+        and without blocks that wait for an mbarrier, because such a wait may succeed at once.
         """
         found: list[tuple[int, int]] = []
         for number in np.flatnonzero(self.ways).tolist():

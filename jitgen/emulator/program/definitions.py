@@ -4,13 +4,13 @@ Registers and predicates that may be read before anything was written to them.
 
 PTX gives a register no value at the start, and hardware hands out what the last warp left there. A
 compiler may read one all the same where the value does not matter, as of a load that a predicate
-turned off. So two sorts of reads count: those that no write comes before the first time, whichever
-way the program takes; and, where one comes before on some ways only, those that decide what is
-executed or what memory is touched: guards, addresses, and the operands of barriers, copies and
+turned off. So two sorts of reads count: those that no write precedes the first time, on any way
+through the program; and, if a write precedes them on some ways only, those that decide what is
+executed or what memory is accessed: guards, addresses, and the operands of barriers, copies and
 matrix instructions. For these the machine keeps for each thread whether the register was written,
-and looks when it is read; compilers emit none, so that nothing is lost. A ``mov`` that packs halves
-or takes them apart is no read of the first sort: compilers fill a half at a time, beside one that
-has no value yet.
+and looks when it is read; compilers emit none, so that nothing is lost. A ``mov`` that packs or
+unpacks halves is no read of the first sort: compilers fill a half at a time, beside one that has no
+value yet.
 
 PTX ISA, section "State Spaces: Register State Space".
 """
@@ -38,7 +38,7 @@ class Accesses:
     What one instruction does with registers.
 
     Attributes:
-        guard: The predicate that guards it, or nothing.
+        guard: The predicate that guards it; empty if there is none.
         reads: Registers that it reads, besides.
         writes: Registers that it writes.
         sums: Accumulators that it reads if the product is added to them.
@@ -51,7 +51,7 @@ class Accesses:
 
     @property
     def everything_read(self) -> set[str]:
-        """The guard and the accumulators as well."""
+        """All registers that the instruction reads: `reads`, `sums` and the guard."""
         everything = self.reads | self.sums
         return everything | {self.guard} if self.guard else everything
 
@@ -62,10 +62,12 @@ class Doubts:
     Reads that may come too early.
 
     Attributes:
-        rows: The registers, each with a number.
-        reads: By index of the instruction the registers in doubt that it reads.
-        sums: The accumulators in doubt, likewise, to which its product may be added.
-        firsts: Those in doubt, likewise, that it may write and that nothing surely wrote before.
+        rows: A number for each register in doubt.
+        reads: By index of the instruction, the registers in doubt that it reads.
+        sums: By index of the instruction, the accumulators in doubt to which its product may be
+            added.
+        firsts: By index of the instruction, the registers in doubt that it may write and that
+            nothing surely wrote before.
     """
 
     rows: dict[str, int] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class Doubts:
     firsts: dict[int, list[str]] = field(default_factory=dict)
 
     def concern(self, at: int) -> bool:
-        """Return whether an instruction is to be looked at."""
+        """Return whether registers of instruction `at` are to be checked."""
         return at in self.reads or at in self.sums or at in self.firsts
 
 
@@ -91,7 +93,7 @@ def find_doubts(
     Args:
         code: The instructions.
         blocks: The basic blocks.
-        accesses: Of each instruction.
+        accesses: The accesses of each instruction.
         follow: The blocks that may come next, of each block.
         text: The PTX, with its comments.
     """
@@ -157,7 +159,7 @@ def _bits(names: Iterable[str], numbers: dict[str, int]) -> int:
 
 
 def _packs(instruction: Instruction) -> bool:
-    """Return whether an instruction joins halves of a register, or takes one apart."""
+    """Return whether an instruction packs a register from halves, or unpacks one."""
     return instruction.parts[0] == "mov" and any(x.startswith("{") for x in instruction.operands)
 
 
@@ -234,7 +236,9 @@ class _Ways:
     _known: dict[int, int] = field(default_factory=dict)
 
     def writes_around(self, number: int) -> int:
-        """Return what may be written on ways from the start that do not go through a block."""
+        """
+        Return what may be written on ways from the start that do not go through block `number`.
+        """
         if number not in self._known:
             found, waiting, seen = 0, [0], {0, number}
             while waiting and number:

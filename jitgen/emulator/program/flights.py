@@ -36,9 +36,9 @@ class Flights:
     The registers of matrix products that the machine has to check, by index of the instruction.
 
     Attributes:
-        accesses: Those that may be in flight when an instruction, no wgmma, accesses them.
+        accesses: Those that may be in flight when an instruction other than a wgmma accesses them.
         products: Those that a wgmma uses and that may have been accessed since the last fence.
-        touches: Those of `products` that an instruction, no wgmma, accesses.
+        touches: Those of `products` that an instruction other than a wgmma accesses.
         rows: A number for each register of `products`.
     """
 

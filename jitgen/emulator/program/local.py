@@ -18,7 +18,9 @@ LOCAL = re.compile(r"\b[rqhpt]\d+\b")
 
 @dataclass(slots=True)
 class Load:
-    """The statement that loads a register; `is_changed` later in the same block."""
+    """
+    The statement that loads a register: as a copy if the register `is_changed` later in the block.
+    """
 
     local: str
     is_changed: bool = False

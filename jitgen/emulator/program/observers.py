@@ -40,7 +40,7 @@ _HARMLESS = frozenset(
 
 
 class Kind(StrEnum):
-    """The kind of observation, in words."""
+    """What an instruction may observe of the schedule; the value says it in messages."""
 
     ATOMIC = "value that an atomic returns"
     FLAG = "value of a load that synchronises"
@@ -72,7 +72,7 @@ class Until:
 
     Attributes:
         comparison: "eq", "ne", "lt", ... of the word and `number`.
-        number: None: a register that holds the same in all rounds of all loops.
+        number: The number; None: a register with the same value in all rounds of all loops.
     """
 
     comparison: str
@@ -105,10 +105,10 @@ class Observer:
     An instruction that may observe the schedule.
 
     Attributes:
-        kind: What it asks for.
+        kind: What it may observe.
         use: How the program uses the result.
-        until: Of loads that are spun.
-        order: Of relaxed writes the operation; empty for others.
+        until: When the loop ends, of loads that are spun; None for others.
+        order: The operation, of relaxed writes; empty for others.
     """
 
     kind: Kind
@@ -118,12 +118,14 @@ class Observer:
 
     @property
     def asks_memory(self) -> bool:
-        """Whether it uses what others write to a word of memory."""
+        """
+        Whether the program uses a result that depends on what others write to a word of memory.
+        """
         return self.kind in _MEMORY and self.use is not Use.IGNORED
 
     @property
     def touches_memory(self) -> bool:
-        """Whether what it observes is recorded with each access."""
+        """Whether the observation is recorded with each access to a word of memory."""
         return self.kind in _MEMORY
 
 
@@ -242,7 +244,10 @@ class _Uses:
         return Observer(kind, Use.USED if until is None else Use.SPUN, until)
 
     def _depending(self, results: Iterable[str]) -> tuple[set[str], set[int]]:
-        """Return the registers that depend on some, these included, and who reads them."""
+        """
+        Return the registers that depend on `results`, these included, and the instructions that
+        read them.
+        """
         registers, uses, waiting = set(results), set[int](), list(results)
         while waiting:
             for at in self._readers.get(waiting.pop(), ()):
@@ -264,7 +269,10 @@ class _Uses:
     # --- loops ------------------------------------------------------------------------------------
 
     def _loop(self, at: int) -> list[int]:
-        """Return the blocks of the shortest way from the block of an instruction back to it."""
+        """
+        Return the blocks of the shortest way from the block of an instruction back to it; empty if
+        there is none of at most `_MOST_BLOCKS` blocks.
+        """
         home = self._block_of[at]
         ways = [[home]]
         for _ in range(_MOST_BLOCKS):

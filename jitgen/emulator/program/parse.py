@@ -2,9 +2,9 @@
 """
 PTX text to instructions.
 
-Source: PTX ISA, sections "Syntax" and "Directives". The compiler's output is regular: one entry,
-registers declared by ranges, variables in shared memory, and pieces of inline assembly. Calls are
-replaced by the functions (`calls`). Code that needs local memory is refused.
+Source: PTX ISA, sections "Syntax" and "Directives". The compiler's output is regular: registers
+declared by ranges, variables in shared and local memory, and pieces of inline assembly. Calls are
+replaced by the functions (`calls`). Other declarations are refused.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Module:
         code: The instructions.
         labels: Index of the instruction after each label.
         target: What the code is for, as ``.target`` names it; empty where it is not said.
-        directives: Numbers behind those that speak of the launch, by name without the dot.
+        directives: Numbers of the directives about the launch, by name without the dot.
     """
 
     entry: str
@@ -114,7 +114,10 @@ class Module:
         return register.startswith("%") and self.class_of(register) == "w"
 
     def address_of(self, param: str) -> int | None:
-        """Return the address that stands for a parameter, or None where there is no such."""
+        """
+        Return the address of a parameter in generated code; None if the kernel has no such
+        parameter.
+        """
         for number, (name, _) in enumerate(self.params):
             if name == param:
                 return PARAM_BASE + (number << _PARAM_SHIFT)
@@ -123,7 +126,7 @@ class Module:
 
 def wide_halves(register: str) -> tuple[str, str]:
     """
-    Return the names of the two 64-bit registers that stand for one of 128 bits, the low one first.
+    Return the names of the two 64-bit registers that hold one of 128 bits, the low one first.
 
     There is no file of such registers: every read or write of one is of these two.
     """
@@ -239,9 +242,10 @@ def _declare(module: Module, statement: Statement) -> None:
 
 def _moves(module: Module, instruction: Instruction, params: set[str]) -> list[Instruction]:
     """
-    Return what a load or store of a call's parameter is: moves of registers that stand for it.
+    Return the moves of registers that replace a load or store of a call's parameter, one for each
+    element; none for other instructions.
 
-    There is one for each offset and width; other instructions have none.
+    Each offset and width in a parameter has a register.
 
     Raises:
         UnsupportedPtx: A part is loaded that was not stored as such.

@@ -71,9 +71,9 @@ class Statement:
 
     Attributes:
         text: On one line, without the semicolon; the unique name of a label.
-        is_label: Whether it is one.
-        line: On which it begins, from 1.
-        scope: In which it stands.
+        is_label: Whether it is a label.
+        line: Line on which it begins, from 1.
+        scope: Scope in which it stands.
     """
 
     text: str
@@ -99,8 +99,8 @@ def scan(
         text: PTX.
         start: Where it begins.
         end: Where it ends.
-        scope: Around all.
-        numbers: Those of further scopes.
+        scope: The scope around all of them.
+        numbers: Numbers for further scopes.
 
     Raises:
         UnsupportedPtx: A text is not a statement.

@@ -44,7 +44,7 @@ class Program:
 
     Attributes:
         text: The PTX.
-        source: The generated kernel that its line information speaks of; may be empty.
+        source: The generated kernel that its line information refers to; may be empty.
         module: What was parsed: parameters, symbols, registers.
         code: The instructions.
         params: Name and bytes of each parameter.
@@ -59,7 +59,7 @@ class Program:
             wgmma.fence.
         observers: Instructions that may observe the schedule, by index.
         functions: What executes each block; see `jitgen.emulator.machine.schedule`.
-        python: Their text.
+        python: The Python text of these functions.
     """
 
     def __init__(self, text: str, source: str = "", entry: str = "") -> None:
@@ -68,12 +68,12 @@ class Program:
 
         Args:
             text: PTX.
-            source: The generated kernel that its line information speaks of, to name places by.
+            source: The generated kernel that its line information refers to, to name places by.
             entry: Name of the kernel; empty for the only one.
 
         Raises:
             UnsupportedPtx: The PTX has instructions that the emulator does not support; the message
-                names them all.
+                names the first ones, its attribute `unknown` all.
             MachineFault: Instructions contradict one another.
         """
         import jitgen.emulator.isa  # noqa: F401  # fills the table of emitters
@@ -120,7 +120,7 @@ class Program:
 
     def block_of(self, label: str) -> int:
         """
-        Return the number of the block at `label`; behind the last one, where the threads exit, -1.
+        Return the number of the block at `label`; -1 after the last block, where the threads exit.
         """
         at = self.module.labels.get(label)
         if at is None:
@@ -185,7 +185,9 @@ class Program:
         return cast("list[Callable[..., object]]", functions)  # which the Python defines
 
     def _checks(self, accesses: list[Accesses]) -> Checks:
-        """Return what is to be checked of the registers that instructions access."""
+        """
+        Return what is to be checked of the registers that instructions access, and set `observers`.
+        """
         follow = successors(self.code, self.blocks, self.block_of)
         self.observers = find_observers(self.code, self.blocks, accesses, follow)
         doubts = find_doubts(self.code, self.blocks, accesses, follow, self.text)
@@ -207,10 +209,10 @@ class Program:
         Return the Python of a block.
 
         Args:
-            number: Of the block.
-            rules: Of each instruction.
+            number: Number of the block.
+            rules: The rule of each instruction.
             namespace: What the Python names.
-            accesses: Of each instruction; those of the block are put here.
+            accesses: The accesses of each instruction; those of the block are set.
             unknown: Instructions that cannot be translated are added here.
             checks: What is to be checked of registers.
         """
@@ -252,5 +254,7 @@ def _refusal(unknown: list[str]) -> UnsupportedPtx:
 
 @lru_cache(maxsize=64)
 def translate(text: str, source: str = "", entry: str = "") -> Program:
-    """Return the program of `text`, made once."""
+    """
+    Return the program of `text`; the last ones are kept, so that equal arguments give the same one.
+    """
     return Program(text, source, entry)

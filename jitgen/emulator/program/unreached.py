@@ -23,8 +23,8 @@ class Excuse(Protocol):
     """
     A part of the generated source that is never executed.
 
-    Blocks that hang together, none of which was ever executed, are excused when one of them comes
-    from the body of an ``if`` with this condition, or of the function that is called there alone.
+    Connected blocks, none of which was ever executed, are excused when one of them comes from the
+    body of an ``if`` with this condition, or of the function that is called there alone.
     """
 
     @property
@@ -33,7 +33,7 @@ class Excuse(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why it never holds."""
+        """Why the condition never holds."""
 
     @property
     def function(self) -> str:
@@ -114,7 +114,10 @@ def _lines_of(program: Program, number: int) -> set[int | None]:
 
 
 def targets(program: Program, number: int) -> tuple[int, int]:
-    """Return where threads go that take the branch at the end of a block, and the others."""
+    """
+    Return the block where threads go that take the branch at the end of a block, and the block
+    where the others go; -1: they exit.
+    """
     taken, passed = _successors(program, number)
     return taken, passed
 
