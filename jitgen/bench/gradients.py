@@ -128,7 +128,7 @@ def suite(
     steps: Sequence[training.Case] = training.CASES,
 ) -> KernelSuite:
     """
-    Return the suite.
+    Return the gradients suite.
 
     Args:
         candidates: Whether to time, in addition, every candidate kernel of the products and kernels
@@ -190,7 +190,7 @@ def _operands(case: Case, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _products(
     case: Case, a: Tensor, dy: Tensor, b: Tensor, offs: Tensor
 ) -> tuple[Product, Product, Product]:
-    """Return the three products."""
+    """Return the forward product of a case and its two gradients, in the order of `PRODUCTS`."""
     ends = [*accumulate(case.row_counts)]
     rows = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 

@@ -97,7 +97,7 @@ class Ours(Peer):
 @frozen
 class Step:
     """
-    One thing to measure.
+    A case, and what to measure of it.
 
     Attributes:
         kind: A section, ``kernels`` or ``accuracy``.

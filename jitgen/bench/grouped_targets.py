@@ -104,7 +104,7 @@ MEAN_SHARE = 91.0
 
 
 def targets_of(report: GroupedReport) -> Iterator[Row]:
-    """Yield every target that `report` has a figure for, and that figure."""
+    """Yield the row of every target that `report` has a figure for, with that figure."""
     share = report.share(Section.PUBLIC)
     if share is not None:
         what = "all cases, geometric mean of the share of the limit"

@@ -179,7 +179,7 @@ def attempt(
         contenders: The kernels, which `together` has checked.
         problem: Sizes, as the operation spells them.
         time_limit_s: Seconds that one kernel may take to be checked, and to be timed.
-        has_edges: Whether the first is checked with sizes of every edge, too.
+        has_edges: Whether the first kernel is checked with sizes of every edge, too.
 
     Raises:
         JitgenError: The process cannot be started.

@@ -82,7 +82,7 @@ class Side:
         what: Name of the source in tables.
         tier: The tier that the event must name, so that no other source is measured by mistake.
         environment: The environment variables that name the source.
-        has_budget: Whether `BUDGET_MS` is for it.
+        has_budget: Whether `BUDGET_MS` applies to the source.
     """
 
     what: str

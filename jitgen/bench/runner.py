@@ -311,7 +311,7 @@ class KernelCase:
     flop: float = 0.0
 
     def __str__(self) -> str:
-        """Return the name."""
+        """Return the case's name."""
         return self.name
 
     @property

@@ -30,7 +30,7 @@ class Suite:
         about: Text of the command's help below the suite's line.
         options: The options of the command in the order of its help, by their names in
             `jitgen.cli.bench`.
-        step: The word for a step in the help: case or step.
+        step: The word for a step in the help, for example case.
         measuring: Parameters of a measurement, which are not allowed together with ``--from``.
         refusal: The message if one of them is given with ``--from``.
         steps: Returns the steps to measure; raises ConfigError.

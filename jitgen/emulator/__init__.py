@@ -8,8 +8,8 @@ From the outside in: `api.emulate` is the entry, `host` gets the launch out of t
 `program` turns PTX into Python functions over numpy arrays, `isa` says what each instruction does,
 `machine` holds what they change, and `formats` the encodings that hardware fixes.
 
-It implements PTX and the machine, and imports only the errors of jitgen; `jitgen.verify` passes
-kernels to it. Other packages import the names in `__all__`, and nothing from its modules.
+The package implements PTX and the machine, and imports only the errors of jitgen; `jitgen.verify`
+passes kernels to it. Other packages import the names in `__all__`, and nothing from its modules.
 ``python -m jitgen.emulator KERNEL.ptx`` runs a kernel of any compiler (`__main__`).
 """
 

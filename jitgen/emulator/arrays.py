@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the arrays that stand for registers, memory and matrices."""
+"""Types of the arrays that hold registers, memory and matrices."""
 
 from __future__ import annotations
 

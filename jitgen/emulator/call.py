@@ -34,8 +34,8 @@ class Call(ABC):
     Attributes:
         programs: Every kernel of the artifact, launched or not.
         tensors: Tensors by the name that messages call them.
-        unknown: Names of those whose contents mean nothing until they are written.
-        settled: Names of those that no earlier grid can still be writing.
+        unknown: Names of tensors whose contents mean nothing until they are written.
+        settled: Names of tensors that no earlier grid can still be writing.
     """
 
     programs: list[Program]

@@ -60,7 +60,8 @@ class OnDevices:
     The calls of several devices.
 
     Attributes:
-        calls: Of 1 to `MOST_DEVICES` devices. Those of a stream follow each other in their order.
+        calls: Calls of 1 to `MOST_DEVICES` devices. Those of a stream follow each other in their
+            order.
         windows: Memory that all devices see, by the name that messages call it. A tensor that is in
             none is seen by one device alone.
         replays: How often each device runs its calls, as in replays of a graph: with the same
@@ -79,8 +80,8 @@ class OnDevices:
 
         Raises:
             InputError: There are no calls or no replays, the windows have different numbers of
-                devices, the number is not allowed, or a call is on a device, or after a call, that
-                it may not name.
+                devices, the number is not allowed, or a call has a `device` or an `after` that is
+                not allowed.
         """
         if not self.calls or self.replays < 1:
             raise InputError("calls", "must be one at least, and replayed once at least")
@@ -176,7 +177,7 @@ class _Queue:
         last: By the number of each call, its last step, or if it has none the last steps of the
             calls that it follows.
         given: Tensors among the arguments, with the names that calls have for them.
-        own: Names of all that the device has, windows included.
+        own: Names of the device's tensors, those of windows included.
     """
 
     programs: list[Program] = field(default_factory=list)
@@ -222,7 +223,7 @@ class _Devices(Call):
     The calls of all devices.
 
     Attributes:
-        queues: By device.
+        queues: The queue of each device.
         windows: Memory that all devices can access.
         replays: How often each device runs its calls.
         num_sms: SMs of each.

@@ -2,8 +2,8 @@
 """
 Calls of kernels of any compiler on several devices, as a JSON document describes them.
 
-The document holds kernels in PTX, tensors, windows and calls. What runs them needs no host part and
-no Python. `docs/emulator-devices.md` describes the format.
+The document holds kernels in PTX, tensors, windows and calls. It needs no host part and no Python
+code. `docs/emulator-devices.md` describes the format.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ NUM_SEEDS = 6
 
 
 class Links(StrEnum):
-    """How stores to peers arrive: as late as may be, one by one."""
+    """
+    How stores to peers arrive: as late as possible, one by one, in the order that the value names.
+    """
 
     SLOW = "in their order"
     LATE = "the last one first"

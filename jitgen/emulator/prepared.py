@@ -43,7 +43,10 @@ def of_artifact(
     num_sms: int,
     host: Host,
 ) -> Prepared:
-    """Translate the PTX and run the host part; `names` is what messages call the arguments."""
+    """
+    Return the launches of an artifact: translate its PTX, and run its host part with `arguments`,
+    which messages call `names`.
+    """
     programs = {
         entry: translate(artifact.ptx, artifact.source, entry) for entry in artifact.entries
     }

@@ -61,7 +61,7 @@ class Finding:
 
 
 def of_fault(fault: MachineFault) -> Finding:
-    """Return the finding that a fault or a deadlock is."""
+    """Return a fault or a deadlock as a finding."""
     kind = "deadlock" if isinstance(fault, Deadlock) else "fault"
     return Finding(kind=kind, message=str(fault))
 
@@ -89,7 +89,7 @@ class Observation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """
-    One mode of one call.
+    The run of a call in one mode.
 
     Attributes:
         mode: Name of the mode; `jitgen.emulator.modes.parse_modes` takes it.
@@ -135,7 +135,7 @@ class Run:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """
-    One call of one kernel, in every mode that was asked for.
+    One call of a kernel, or the calls of several devices, in every mode that was asked for.
 
     Attributes:
         name: Name of the kernel.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The problems of the suite, drawn over all sizes or taken from known layers, and the number of rows
-of each group: equal, nearly equal, by a power law, as routers distribute them, most in one group,
-or as recorded.
+The problems of the choice suite, drawn over all sizes or taken from known layers, and the number of
+rows of each group: equal, nearly equal, by a power law, as routers distribute them, most in one
+group, or as recorded.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ def _drawn(chance: random.Random) -> Case:
 
 
 def _between(chance: random.Random, least: int, most: int) -> float:
-    """Return a random number between two others, uniform in its logarithm."""
+    """Return a random number from `least` to `most`, uniform in its logarithm."""
     return math.exp(chance.uniform(math.log(least), math.log(most)))
 
 

@@ -126,7 +126,7 @@ def _sides(problem: Any, operands: Callable[[str, int], Operands], arch: Arch) -
 
 
 def compiled(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile `plain` with inductor for the sizes of its first call."""
+    """Return `plain` compiled by inductor for the sizes of its first call."""
     torch._dynamo.reset()
     return torch.compile(plain, dynamic=False)
 

@@ -68,7 +68,10 @@ def _operands(problem: PermuteQuantizeProblem, device: str, seed: int) -> Operan
 
 
 def cases(arch: Arch) -> Iterator[KernelCase]:
-    """Yield the cases to measure on a device of `arch`: on a CPU every format once, and small."""
+    """
+    Yield the cases to measure on a device of `arch`: on a CPU every format with a kernel once, and
+    small.
+    """
     has = rules(arch, "permute_quantize").candidates
     k = _GPU_K if arch.is_gpu else _CPU_K
     for form, walk in _kinds():

@@ -31,7 +31,7 @@ GPT_OSS = (5760, 2880)
 @frozen
 class Target:
     """
-    The least that the best of some sides must reach in one case.
+    The least ratio that the best of some sides must reach in one case.
 
     Attributes:
         sides: Names of jitgen's sides, of which the fastest counts.
@@ -144,7 +144,7 @@ class Measured(Record):
 @dataclass(slots=True, kw_only=True)
 class Fp4Report(Report):
     """
-    A run of the suite.
+    A run of the hopper-fp4 suite.
 
     Attributes:
         absent: Sides that are left out of all cases, each with the reason.
@@ -170,7 +170,7 @@ class Fp4Report(Report):
         return None
 
     def targets(self) -> Iterator[Row]:
-        """Yield every target for which there is a figure, and that figure."""
+        """Yield the row of every target that the report has a figure for, with that figure."""
         for target in TARGETS:
             n, k = target.matrix
             found = self.at(target.rows, n, k)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The run: every side of a case is checked, then all are timed in turn with a cold L2.
+The run of the hopper-fp4 suite: every side of a case is checked, then all are timed in turn with a
+cold L2.
 
 A kernel that hangs would make the process hang. So a watch observes each first launch, and ends the
 process with a traceback if it takes too long. The report on disk then names the side, and a resumed
@@ -53,7 +54,7 @@ _REPETITIONS = 3
 @frozen
 class Step:
     """
-    One case.
+    A case, and whether peers take part in it.
 
     Attributes:
         case: The sizes; the layout is ragged.

@@ -204,7 +204,7 @@ def prepare_inductor(operands: Operands) -> Ready:
 
 
 def multiply(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, offs: Tensor) -> Tensor:
-    """Return torch's grouped product."""
+    """Return torch's grouped product of FP8 operands with scales of rows, (M, N) bfloat16."""
     return torch._scaled_grouped_mm(
         a, b, a_scale, b_scale, offs=offs, out_dtype=torch.bfloat16, use_fast_accum=True
     )

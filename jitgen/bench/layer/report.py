@@ -71,7 +71,7 @@ class Measured(Record):
 
 @dataclass(slots=True, kw_only=True)
 class LayerReport(Report):
-    """A run of the suite."""
+    """A run of the layer suite."""
 
     SUITES: ClassVar[tuple[str, ...]] = (NAME,)
     JSON: ClassVar[str] = "conditions notes copy_rate cases=found"
@@ -103,7 +103,10 @@ class LayerReport(Report):
                 yield _row(f"{peer} over ours: {case}", rate, "x", least, is_rate=True)
 
     def tables(self) -> Iterator[Table]:
-        """Yield, for each layer, a table of sides and one of our steps; then further tables."""
+        """
+        Yield, for each layer, a table of sides and one of our steps; then tables of errors, of
+        sides that were left out, and of remarks.
+        """
         for layer in dict.fromkeys(each.case.layer for each in self.found):
             yield from _tables(layer, [each for each in self.found if each.case.layer == layer])
         yield Table(

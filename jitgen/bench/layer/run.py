@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run: every side of a case is checked, then all are timed in turn with a cold L2."""
+"""
+The run of the layer suite: every side of a case is checked, then all are timed in turn with a cold
+L2.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ class Method:
         sides: Names of the sides, of `SIDES`.
         rounds: Rounds in which each side has its turn.
         repetitions: Replays in a turn; its figure is their median.
-        seconds: No case begins after so many; None: all do.
+        seconds: No case begins after this many seconds; None: all cases are measured.
         has_steps: Whether jitgen's launches are also timed one by one.
     """
 

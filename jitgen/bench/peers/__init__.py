@@ -104,7 +104,7 @@ def make(path: str) -> Any:
 
 def imported(module: str, what: str = "") -> Any:
     """
-    Import a module of another library.
+    Import and return a module of another library.
 
     Raises:
         Unavailable: It cannot be imported; the message calls it `what`.

@@ -53,7 +53,7 @@ class CublasLt(Peer):
         require(has_both, "this torch has no scaled_mm with block scales")
 
     def take(self, workload: Workload, expected_m: int) -> Ready:
-        """Return a loop over the groups that have rows; each group's rows are a copy of its own."""
+        """Return a loop of one product for each group that has rows, each on a copy of its rows."""
         is_aligned = not workload.b_scale.shape[2] % 4
         require(is_aligned, "scaled_mm wants K of a multiple of 512 for scales of 128x128")
         operands = [_operands(workload, group, where) for group, where in workload.valid_rows()]

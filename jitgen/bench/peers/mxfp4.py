@@ -314,7 +314,7 @@ def repack(packed: Tensor) -> Tensor:
 
 def repack_scale(scale: Tensor) -> Tensor:
     """
-    Return scales in Marlin's order.
+    Return scales in the order in which Marlin's threads read them.
 
     Args:
         scale: (G, N, K / 32) uint8.

@@ -90,7 +90,7 @@ class Measured(Record):
     The results of one model with one piece of work.
 
     Attributes:
-        model: Its name.
+        model: Name of the model.
         work: What the model had to do.
         rates: Tokens a second of each side, from medians.
         spreads: Difference of the longest and the shortest time of each side, relative to the
@@ -117,7 +117,7 @@ class Measured(Record):
 
 @dataclass(slots=True, kw_only=True)
 class TransformersReport(Report):
-    """A run of the suite."""
+    """A run of the transformers suite."""
 
     SUITES: ClassVar[tuple[str, ...]] = (NAME,)
     JSON: ClassVar[str] = "conditions cases=found"
@@ -154,7 +154,9 @@ class TransformersReport(Report):
         )
 
     def remarks(self) -> Iterator[str]:
-        """Yield a line for each side that was left out, with the work for which it was."""
+        """
+        Yield a line for each side that was left out: the model, the work, the side and the reason.
+        """
         for each in self.found:
             for side, why in each.missing.items():
                 yield f"{each.case}: {side} is left out: {why}"

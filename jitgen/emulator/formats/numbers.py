@@ -136,9 +136,9 @@ def encode(
         values: float32 or float64.
         name: A key of `FORMATS`, or ``"ue8m0"``, which takes magnitudes and always saturates.
         rounding: A key of `ROUNDINGS`; for ``"ue8m0"`` ``"rz"`` or ``"rp"``.
-        is_saturating: Larger values become the largest finite one (``.satfinite``); otherwise
-            infinity, or NaN in a format that has no infinity, and a finite value that `rounding`
-            takes toward zero becomes the largest one.
+        is_saturating: Whether larger values become the largest finite one (``.satfinite``), as
+            finite values do that `rounding` takes toward zero; otherwise infinity, or NaN in a
+            format that has no infinity.
         is_relu: Whether negative values become zero (``.relu``).
     """
     is_usual = rounding == "rn" and not is_saturating and not is_relu

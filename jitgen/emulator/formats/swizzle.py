@@ -53,7 +53,8 @@ class Placement:
 
     def arranged(self, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """
-        Return `data`, a tile [size], in the order of `where`; or the tile of `data` in that order.
+        Return the bytes of a tile [size] in the order of `where`, or bytes in that order as a tile:
+        this is its own inverse.
         """
         if self.order is None:
             return data

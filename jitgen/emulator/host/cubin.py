@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Facts about kernels in the machine code of an artifact: registers, and instructions that ptxas left
-out.
+Facts about kernels in the machine code of an artifact: their registers, and whether ptxas omitted
+``setmaxnreg``.
 
 The machine code is an ELF file inside the host part. The number of registers of a thread at launch
 is not in PTX: ptxas chooses it, and omits ``setmaxnreg`` if it cannot apply it.

@@ -76,7 +76,7 @@ class Device:
 
     Attributes:
         arch: Target, for example ``sm_100a``.
-        num_sms: Its multiprocessors.
+        num_sms: Number of its SMs.
     """
 
     arch: str
@@ -234,7 +234,8 @@ def dynamic_shared_bytes(
         host: The machine that this runs on.
 
     Raises:
-        EmulationError: The library cannot be loaded.
+        EmulationError: The library cannot be loaded, or ends because a call of the runtime returned
+            an error.
         UnsupportedPtx: It calls functions, or reads properties of the device, that the stub does
             not have.
         ToolchainError: There is no C compiler to make the stub runtime.

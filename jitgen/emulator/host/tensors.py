@@ -135,7 +135,7 @@ def made(shape: Sequence[int], dtype: str, *, counts: bool = False) -> Tensor:
 
 
 def filled(values: Sequence[float], like: Tensor) -> Tensor:
-    """Return a tensor with the type and the shape of another one, and these values."""
+    """Return `values` as a tensor with the type and the shape of `like`."""
     return torch.tensor(values).to(like.dtype).reshape(like.shape)
 
 

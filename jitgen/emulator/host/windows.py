@@ -37,7 +37,7 @@ class Window:
         Make tensors, which are in host memory, accessible to all devices.
 
         Raises:
-            InputError: The tensors have different sizes in bytes, or there are none.
+            InputError: The tensors have different sizes in bytes, or none, or there are no tensors.
         """
         sizes = {span(tensor) for tensor in tensors}
         if len(sizes) != 1 or not min(sizes):

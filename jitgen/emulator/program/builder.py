@@ -368,7 +368,7 @@ class Builder:
         return load is not None and not load.is_changed
 
     def _end_load(self, local: str) -> None:
-        """Note that a register changes, so that what was loaded must be no view."""
+        """Note that a register changes, so that what was loaded must be a copy, not a view."""
         if local in self._loads:
             self._loads[local].is_changed = True
 

@@ -124,7 +124,7 @@ class Caller:
         yield Statement(done, True, line, outer)
 
     def _function(self, name: str, line: int, inside: tuple[str, ...]) -> Function:
-        """Return the function `name`, which has a body."""
+        """Return the function `name`; raises UnsupportedPtx if it calls itself or has no body."""
         function = self.functions.get(name)
         if name in inside:
             raise UnsupportedPtx(f"PTX line {line}: {name} calls itself, which is not emulated")

@@ -4,8 +4,8 @@ Which instructions of a kernel were executed, and which of the others should hav
 
 Code that was not executed was not tested. Arithmetic may depend on the numbers, but a wait, a copy,
 a matrix instruction or a store that no problem reaches is an untested part of the kernel's
-protocol. Branches are counted, too, by their outcomes: a branch that every thread took, or none,
-may as well not be there.
+protocol. Branches are counted, too, by their outcomes: of a branch that every thread took, or none,
+one outcome was not tested.
 """
 
 from __future__ import annotations
@@ -133,11 +133,11 @@ class Coverage:
         return cls(program, times, np.frombuffer(ways or bytes(len(block_counts)), np.uint8))
 
     def __or__(self, other: Coverage) -> Coverage:
-        """Return what this one or the other executed."""
+        """Return the coverage of two sets of runs together."""
         return replace(self, times=self.times + other.times, ways=self.ways | other.ways)
 
     def excused(self, excuses: tuple[Excuse, ...]) -> Coverage:
-        """Return the same coverage with reasons for what nothing reaches."""
+        """Return this coverage with `excuses`, the reasons for what nothing reaches."""
         return replace(self, excuses=excuses)
 
     @cached_property
@@ -185,7 +185,7 @@ class Coverage:
 
     @property
     def lacking(self) -> list[Missed]:
-        """Those of `missed` that something can reach."""
+        """What must be executed by a test, was not, and can be reached."""
         return [missed for missed in self.missed if not missed.reason]
 
     @property

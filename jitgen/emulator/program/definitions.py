@@ -39,7 +39,7 @@ class Accesses:
 
     Attributes:
         guard: The predicate that guards it; empty if there is none.
-        reads: Registers that it reads, besides.
+        reads: Registers that it reads, besides the guard and `sums`.
         writes: Registers that it writes.
         sums: Accumulators that it reads if the product is added to them.
     """

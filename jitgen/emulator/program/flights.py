@@ -145,7 +145,7 @@ def _states(
     Return the state before instructions that can be reached, over all ways to each.
 
     Args:
-        steps: The instructions of each block that change it or that it is wanted for.
+        steps: The instructions of each block that change the state, or before which it is wanted.
         follow: The blocks that may come next, of each block.
         change: Changes the state as an instruction does.
         size: Sets of a state, empty at the start.

@@ -152,7 +152,7 @@ def find_observers(
 
 
 def _kind_of(instruction: Instruction) -> Kind | None:
-    """Return what an instruction may observe."""
+    """Return what an instruction may observe; None if it observes nothing."""
     first, rest = instruction.parts[0], frozenset(instruction.parts[1:])
     if _order_of(instruction) == FLOATS:
         return Kind.ROUNDING

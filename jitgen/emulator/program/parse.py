@@ -143,8 +143,8 @@ def parse(text: str, entry: str = "") -> Module:
         entry: Name of the kernel; empty for the only one.
 
     Raises:
-        UnsupportedPtx: There is no such kernel in it, or there are several, or it declares or calls
-            something that the emulator does not support.
+        UnsupportedPtx: There is no such kernel in it, or there are several and `entry` is empty, or
+            it declares or calls something that the emulator does not support.
     """
     sources = source_lines(text)
     text = without_comments(text)
@@ -176,7 +176,9 @@ def _bits(kind: str) -> int:
 
 
 def _place_shared(module: Module, text: str) -> None:
-    """Give each variable its offset: static ones in order, dynamic ones behind them."""
+    """
+    Give each variable in shared memory its offset: static ones in order, dynamic ones after them.
+    """
     dynamic, largest = [], 1
     for external, wanted, kind, name, count in _SHARED.findall(text):
         alignment = int(wanted or _bits(kind) // 8)
@@ -192,7 +194,7 @@ def _place_shared(module: Module, text: str) -> None:
 
 
 def _place_local(module: Module, text: str) -> None:
-    """Give each local variable its offset, those of functions too."""
+    """Give each variable in local memory its offset, those of functions too."""
     for wanted, kind, name, count in _LOCAL.findall(text):
         alignment = int(wanted or _bits(kind) // 8)
         offset = -(-module.local_end // alignment) * alignment

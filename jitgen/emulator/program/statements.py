@@ -26,7 +26,7 @@ _NAME = re.compile(r"(?<![\w$%.@])%?[A-Za-z_$][\w$]*")
 @dataclass(slots=True)
 class Scope:
     """
-    The statements between two braces.
+    The names that are declared between two braces.
 
     Attributes:
         number: 0 for the kernel's own, which keeps its names.

@@ -53,7 +53,7 @@ class Program:
         blocks: The basic blocks.
         whole_warp: For each block whether only whole warps enter it.
         members: For each block the lanes without which a warp does not enter it, a bit each.
-        guarded: Instructions that a test must execute and whose block may do without them.
+        guarded: Instructions that a test must execute and that a guard may turn off.
         register_counts: Rows of each register file: r, q, h and p; and as "unwritten" registers
             that may be read before they are written, as "touched" those that may lack a
             wgmma.fence.
@@ -146,7 +146,7 @@ class Program:
 
     @cached_property
     def _roles(self) -> dict[int, str]:
-        """The function of each line of the source: the one that begins last."""
+        """The innermost function of each line of the source."""
         spans = sorted(functions_of(self.source))
         return {line: name for first, last, name in spans for line in range(first, last + 1)}
 
