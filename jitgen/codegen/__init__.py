@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a config to the source of its kernel."""
+"""Makes the source of a kernel from its config."""

@@ -21,7 +21,10 @@ OPENING = {"(": ")", "[": "]", "{": "}"}
 
 
 class Function(NamedTuple):
-    """A function at the top level: its name, and places in the text."""
+    """
+    A function at the top level of a rendered kernel: its name, its places in the text, and who
+    gives its parameters.
+    """
 
     name: str
     at: int  # of its name
@@ -68,7 +71,10 @@ def parts_of(plain: str, place: int) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=1)  # as above
 def functions_in(text: str, plain: str, kept: frozenset[str]) -> tuple[Function, ...]:
-    """Return the functions at the top level of `text`; `plain` has no strings and comments."""
+    """
+    Return the functions at the top level of `text`, of which `plain` is the `masked` form. Those
+    named in `kept`, and operations of the DSL, are marked `is_kept`.
+    """
     return tuple(_functions_in(text, plain, kept))
 
 
@@ -98,7 +104,10 @@ def is_read(plain: str, names: Mapping[str, list[int]], name: str, function: Fun
 def argument_for(
     plain: str, parts: tuple[tuple[int, int], ...], k: int, name: str
 ) -> tuple[int, int] | None:
-    """Return the argument for parameter `k`; None if a call uses its default."""
+    """
+    Return the span, among the `parts` of a call, of the argument for parameter `k`, called `name`;
+    None if the call uses its default.
+    """
     for i, part in enumerate(parts):
         word = re.match(r"\s*(\w+)=[^=]", plain[slice(*part)])
         if (word[1] == name) if word else (i == k):
@@ -107,7 +116,10 @@ def argument_for(
 
 
 def without_parts(text: str, plain: str, cuts: list[tuple[int, int]]) -> tuple[str, str]:
-    """Return `text` without some parts of lists, their commas, and the lines that they fill."""
+    """
+    Return `text` and `plain` without the items of lists at `cuts`, their commas, and the lines that
+    they fill.
+    """
     for start, end in sorted(set(cuts), reverse=True):
         words = plain[start:end]
         first, last = end - len(words.lstrip()), start + len(words.rstrip())

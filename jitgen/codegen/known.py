@@ -18,7 +18,10 @@ _ALLOWED = {"min": min, "max": max, "__builtins__": {}}
 
 
 def masked(text: str) -> str:
-    """Return a text of the same length with spaces where strings and comments were."""
+    """
+    Return a text of the same length with spaces for strings and comments. Strings with values in
+    them (f-strings) stay, because names in them are uses.
+    """
 
     def blank(match: re.Match[str]) -> str:
         found = match[0]
@@ -32,7 +35,9 @@ def masked(text: str) -> str:
 
 
 def constants(text: str) -> dict[str, Any]:
-    """Return the constants of a module whose values follow from numbers, words and each other."""
+    """
+    Return the constants of a module, by name, that can be computed from literals and each other.
+    """
     known: dict[str, Any] = {}
     for name, expression in _CONSTANT.findall(text):
         try:
@@ -60,12 +65,15 @@ def decided(expression: str, known: dict[str, Any]) -> bool | None:
 
 
 def indent_of(line: str) -> int:
-    """Return the spaces that a line begins with."""
+    """Return the number of spaces that a line begins with."""
     return len(line) - len(line.lstrip(" "))
 
 
 def end_of_block(plain: list[str], i: int) -> int:
-    """Return the line after the block that line `i` opens, blank lines at its end not counted."""
+    """
+    Return the index of the line after the block that line `i` opens, blank lines at its end not
+    counted.
+    """
     end, indent = i + 1, indent_of(plain[i])
     for k in range(i + 1, len(plain)):
         if plain[k].strip():

@@ -31,7 +31,7 @@ replacements.
 
 def without_loops(text: str, known: dict[str, Any]) -> str:
     """
-    Return `text` without unrolled loops that have one pass.
+    Return `text` with the bodies of unrolled loops that have one pass instead of these loops.
 
     Args:
         text: A Python module, formatted.
@@ -61,7 +61,8 @@ def _has_one_pass(arguments: str, known: dict[str, Any]) -> bool:
 
 def _of_pass_0(lines: list[str], plain: list[str], name: str) -> list[str] | None:
     """
-    Return the body of a loop for `name` = 0; None if the body does more with the name than read it.
+    Return the body of a loop for `name` = 0; None if the body sets the name, uses it in a line with
+    a string, or has a break or continue.
     """
     use = re.compile(rf"(?<![\w.]){name}\b(?!=[^=])")
     sets = re.compile(

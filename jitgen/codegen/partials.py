@@ -81,7 +81,10 @@ class Origins:
 
 
 class _Place(NamedTuple):
-    """A line that came out of Jinja: its section, its text, the number of its part, its line."""
+    """
+    A line that came out of Jinja: its section, its text, the index of its part, and the number of
+    the line in the template.
+    """
 
     section: str
     text: str
@@ -90,7 +93,7 @@ class _Place(NamedTuple):
 
 
 class _Marking(Loader):
-    """Templates with a mark before each line of text."""
+    """Loads templates with a mark before each line of text."""
 
     def prepared(self, text: str, template: str) -> str:
         """Return a template's text with marks, and with what rendering adds to it."""
@@ -102,14 +105,14 @@ class _Marking(Loader):
 
 
 class _Tracing(jinja2.Environment):
-    """Templates whose output has marks at their beginning and end."""
+    """An environment whose templates have marks at the beginning and the end of their output."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._traced: set[str] = set()
 
     def get_template(self, name: Any, parent: Any = None, globals: Any = None) -> jinja2.Template:  # noqa: A002
-        """Return a template that gives marks around its text."""
+        """Return a template that writes marks before and after its output."""
         made = super().get_template(name, parent, globals)
         if name in self._traced:
             return made
@@ -127,7 +130,7 @@ class _Tracing(jinja2.Environment):
 
 def origins(source: Source) -> Origins:
     """
-    Return the templates of a source.
+    Return the templates that a source was rendered from, and the origin of each of its lines.
 
     Raises:
         ConfigError: The source differs from what the templates render for its config: it was
@@ -202,7 +205,10 @@ def _placed(rows: Sequence[tuple[str, int, int]]) -> Iterator[_Place]:
 
 
 def _aligned(rows: Sequence[str], places: Sequence[_Place]) -> Iterator[_Place | None]:
-    """Yield for each line of a source the place that it comes from."""
+    """
+    Yield for each line of a source the place that it comes from; None for empty lines and the names
+    of sections.
+    """
     keys: list[tuple[str, str]] = []
     section = ""
     for row in rows:

@@ -67,7 +67,7 @@ class Source:
 
 
 class Loader(jinja2.FileSystemLoader):
-    """Templates with a comment that names each partial before its text."""
+    """Loads templates with a comment that names each partial before its text."""
 
     def get_source(
         self, environment: jinja2.Environment, template: str
@@ -105,8 +105,8 @@ def _line(path: str, line: int) -> int:
 @cache
 def environment(root: Path) -> jinja2.Environment:
     """
-    Return the Jinja environment of the templates below `root`, which may include jitgen's own: line
-    statements, so that a template parses as Python unrendered.
+    Return the Jinja environment of the templates below `root`, which may include those of jitgen.
+    Statements are lines with a prefix, so that an unrendered template parses as Python.
     """
     return configured(jinja2.Environment, Loader(roots(root)))
 

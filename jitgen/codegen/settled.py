@@ -105,8 +105,8 @@ def _reads(
 
 def _fields(plain: str, record: str) -> Iterator[tuple[int, int, str]]:
     """
-    Yield each place that reads a record's field whose value is always its constant default, with
-    this default.
+    Yield each place that reads the first field of a record whose value is always its constant
+    default, with this default.
     """
     start = plain.find(f"\nclass {record}(NamedTuple):\n")
     if start < 0:
@@ -124,7 +124,7 @@ def _fields(plain: str, record: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _start_of_word(plain: str, end: int) -> int:
-    """Return where the word begins that ends at a place."""
+    """Return the position at which the word that ends at `end` begins."""
     while plain[end - 1].isalnum() or plain[end - 1] == "_":
         end -= 1
     return end
@@ -148,7 +148,8 @@ def _is_filled(plain: str, record: str, body: str, name: str) -> bool:
 
 def _with(text: str, places: list[tuple[int, int, str]]) -> str:
     """
-    Return `text` with values inserted at `places`, and without conditions that have become trivial.
+    Return `text` with each span of `places` replaced by its value, and without conditions that have
+    become trivial.
     """
     for start, end, value in sorted(places, reverse=True):
         text = text[:start] + value + text[end:]

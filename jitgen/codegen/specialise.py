@@ -90,7 +90,9 @@ def specialised(text: str, kept: frozenset[str]) -> str:
 
 
 def _decided(text: str, known: dict[str, Any]) -> tuple[str, str]:
-    """Return `text` with one branch of each condition that constants decide."""
+    """
+    Return `text` with one branch of each condition that constants decide, and its `masked` form.
+    """
     lines = text.split("\n")
     plain = masked(text).split("\n")
     i = 0
@@ -105,7 +107,10 @@ def _decided(text: str, known: dict[str, Any]) -> tuple[str, str]:
 def _decide(  # noqa: C901, PLR0912  # a case for each form of the statement
     lines: list[str], plain: list[str], i: int, match: re.Match[str], *, holds: bool
 ) -> bool:
-    """Decide the condition in line `i`; return whether that was possible."""
+    """
+    Replace the conditional statement in line `i` by the branch that runs, as `holds` says, in
+    `lines` and `plain`; return whether that was possible.
+    """
     indent, word = match[1], match[2]
     end = end_of_block(plain, i)
     other = _OTHERWISE.fullmatch(lines[end]) if end < len(lines) else None
@@ -160,7 +165,9 @@ def _next(plain: list[str], i: int) -> str:
 
 
 def _without_choices(text: str, plain: str, known: dict[str, Any]) -> tuple[str, str]:
-    """Return `text` with one side of each conditional expression that constants decide."""
+    """
+    Return `text` and `plain` with one side of each conditional expression that constants decide.
+    """
     place = 0
     while (match := _CHOICE.search(plain, place)) is not None:
         place = match.end()
@@ -183,7 +190,10 @@ def _without_choices(text: str, plain: str, known: dict[str, Any]) -> tuple[str,
 
 
 def _scan(plain: str, place: int, step: int, stop: str = "") -> int | None:
-    """Return where the operand of a conditional expression ends, from `place` on."""
+    """
+    Return where the operand of a conditional expression ends, from `place` on, or begins if `step`
+    is -1; None if no end is found.
+    """
     depth = 0
     opening, closing = ("([{", ")]}") if step > 0 else (")]}", "([{")
     while 0 <= place < len(plain):
@@ -211,7 +221,7 @@ def _assigns(plain: str, place: int) -> bool:
 
 
 def _without_parameters(text: str, plain: str, kept: frozenset[str]) -> tuple[str, str]:
-    """Return `text` without parameters that their functions do not read."""
+    """Return `text` and `plain` without parameters that their functions do not read."""
     names = uses_of(plain)
     cuts: list[tuple[int, int]] = []
     for function in functions_in(text, plain, kept):
@@ -263,7 +273,7 @@ def _without_notes(text: str, plain: str) -> str:
 
 
 def _without_fields(text: str, plain: str) -> tuple[str, str]:
-    """Return `text` without the fields of records that nothing reads."""
+    """Return `text` and `plain` without the fields of records that nothing reads."""
     for record in RECORDS:
         while (found := _unread(text, plain, record)) is not None:
             line, handed = found
@@ -279,8 +289,8 @@ def _unread(
     text: str, plain: str, record: str
 ) -> tuple[tuple[int, int], list[tuple[int, int]]] | None:
     """
-    Return the place of a field that is never read and the places of its values; None if all are
-    read.
+    Return the span of a field of `record` that is never read, and the spans of its values; None if
+    no field can be removed.
     """
     start = plain.find(f"\nclass {record}(NamedTuple):\n") + 1
     end = NEXT_TOP.search(plain, start)
@@ -313,7 +323,10 @@ def _unread(
 
 
 def _places(plain: str, call: str) -> Iterator[int]:
-    """Yield where the bracket of each `call` opens: a whole name, or ``.name``, and a bracket."""
+    """
+    Yield the position of the bracket of each `call`, a text such as ``name(`` or ``.name(``; calls
+    of longer names do not count.
+    """
     place = plain.find(call)
     while place >= 0:
         if call[0] == "." or not (plain[place - 1].isalnum() or plain[place - 1] in "_."):
@@ -328,7 +341,8 @@ def _is_plain(text: str, part: tuple[int, int], name: str) -> bool:
 
 def _without_variables(text: str, plain: str, kept: frozenset[str]) -> tuple[str, str]:
     """
-    Return `text` without local variables that are never read and whose values have no side effects.
+    Return `text` and `plain` without local variables that are never read and whose values have no
+    side effects.
     """
     names = uses_of(plain)
     cuts: list[tuple[int, int]] = []
@@ -366,7 +380,9 @@ def _alone(plain: str, start: int, end: int) -> bool:
 
 
 def _without_definitions(text: str, plain: str, kept: frozenset[str]) -> tuple[str, str]:
-    """Return `text` without constants, functions, classes and imports that nothing uses."""
+    """
+    Return `text` and `plain` without constants, functions, classes and imports that nothing uses.
+    """
     names = uses_of(plain)
     quoted = set(_QUOTED.findall(_COMMENT.sub("", text)))
     cuts: list[tuple[int, int]] = []
@@ -388,7 +404,10 @@ def _without_definitions(text: str, plain: str, kept: frozenset[str]) -> tuple[s
 
 
 def _span(text: str, plain: str, match: re.Match[str]) -> tuple[int, int]:
-    """Return where a definition at the top level begins and ends, decorators and notes included."""
+    """
+    Return where a definition at the top level begins and ends, with its decorators and the comments
+    above it.
+    """
     start = match.start()
     while re.match("[@#]", previous := text[text.rfind("\n", 0, start - 1) + 1 : start]):
         note = previous.startswith("#")
@@ -446,7 +465,10 @@ def _joined(text: str) -> str:
 
 
 def _each(pattern: re.Pattern[str], new: Callable[[re.Match[str]], str], text: str) -> str:
-    """Return ``pattern.sub(new, text)``, each of whose matches begins in a line with a bracket."""
+    """
+    Return ``pattern.sub(new, text)`` for a pattern whose matches begin in a line that ends with an
+    opening bracket.
+    """
     parts, done = [], 0
     for opened in _OPENED.finditer(text):
         start = text.rfind("\n", 0, opened.start()) + 1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Config and problem of `activation_backward`. The config is what changes a kernel's source (rows,
+Config and problem of `activation_backward`. The config is what changes a kernel's source (layout,
 activation, how work is shared); the problem is the sizes of one call, for which a config is chosen.
 """
 
@@ -72,7 +72,7 @@ class ActivationBackwardConfig(TiledConfig):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the first arguments of the compiled function, for findings."""
+        """Names of the first arguments of the compiled function, in their order."""
         return ("dy", "x", "weights", "groups", "dx", "y", "sums")
 
 
@@ -115,7 +115,7 @@ class ActivationBackwardProblem(GroupedRows):
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         return f"{self.activation} of bf16"
 
     @property
@@ -126,5 +126,7 @@ class ActivationBackwardProblem(GroupedRows):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: kind, columns, groups, rows."""
+        """
+        Sort key of problems: layout, activation, order of gates and ups, columns, groups, rows.
+        """
         return (self.layout, self.activation, self.interleaved, self.n, self.groups, self.m)

@@ -115,14 +115,17 @@ class AddLoraProblem(UngroupedTokens):
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes of y, read and written, of x, and of the matrices that rows do not share."""
+        """
+        Bytes of y, read and written, of x, and of the matrices of each adapter and expert, or of
+        each row if these are fewer.
+        """
         matrices = min(self.rows, self.adapters * self.experts)
         x = self.rows if self.by_row else self.m
         return 4 * self.rows * self.n + 2 * x * self.k + matrices * self.matrix_bytes
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         return f"bf16 adapters of rank {self.rank}"
 
     @property
@@ -134,6 +137,6 @@ class AddLoraProblem(UngroupedTokens):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: kind, sizes, tokens."""
+        """Sort key of problems: `by_row`, sizes, tokens."""
         ranks = self.rank, self.parts, self.adapters, self.experts
         return (self.by_row, self.n, self.k, *ranks, self.top_k, self.m)

@@ -27,7 +27,7 @@ class Tiling(Part):
 
     Attributes:
         rows: Tokens of a tile.
-        loads: Rows of each of them whose loads are all under way at once.
+        loads: Rows of each token whose loads are all under way at once.
         threads: Threads of a CTA.
         ctas_per_sm: CTAs on one SM, which limits their registers.
         is_persistent: Whether the launch has as many CTAs as fit on the GPU, which loop over all
@@ -76,7 +76,7 @@ class CombineConfig(TiledConfig):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the first arguments of the compiled function, for findings."""
+        """Names of the first arguments of the compiled function, in their order."""
         shared = ("shared",) if self.has_shared else ()
         weights = ("shared_weights",) if self.is_weighted else ()
         return ("y", "inverse", "topk_weights", *shared, *weights, "out")
@@ -114,7 +114,7 @@ class CombineProblem(UngroupedTokens):
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         shared = ", with a shared expert's" * self.has_shared + ", weighted" * self.is_weighted
         return f"bf16 rows{shared}"
 
@@ -126,5 +126,5 @@ class CombineProblem(UngroupedTokens):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: kind, columns, places, tokens."""
+        """Sort key of problems: shared expert, its weights, columns, rows of a token, tokens."""
         return (self.has_shared, self.is_weighted, self.n, self.top_k, self.m)

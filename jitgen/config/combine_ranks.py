@@ -50,7 +50,7 @@ class CombineRanksConfig(TiledConfig):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the first arguments of the compiled function, for findings."""
+        """Names of the first arguments of the compiled function, in their order."""
         shared = ("shared",) if self.has_shared else ()
         weights = ("shared_weights",) if self.is_weighted else ()
         link = ("inbox", "peers", "state", *(("notes",) if self.can_mask else ()))
@@ -89,12 +89,15 @@ class CombineRanksProblem(UngroupedTokens):
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes of the sums of all ranks, with a round beside each word, and of the result."""
+        """
+        Bytes of the rows of all ranks, with the number of a round beside each word, and of the
+        result.
+        """
         return 2 * self.m * self.n * (3 * self.ranks + 1 + self.has_shared)
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         shared = ", with a shared expert's" * self.has_shared + ", weighted" * self.is_weighted
         what = "rows of experts" if self.of_experts else "sums"
         return f"bf16 {what}{shared}" + ", from ranks that can be masked" * self.can_mask
@@ -108,7 +111,7 @@ class CombineRanksProblem(UngroupedTokens):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: kind, columns, ranks, tokens."""
+        """Sort key of problems: the flags, columns, ranks, rows."""
         return (
             self.of_experts,
             self.can_mask,

@@ -191,7 +191,10 @@ SCALE_BLOCK = 128
 
 
 class Part:
-    """Common part of all parts of a config: type checks at construction and an exact JSON form."""
+    """
+    Base of configs, of their parts and of problems: type checks at construction and an exact JSON
+    form.
+    """
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
@@ -207,7 +210,10 @@ class Part:
         return {name: getattr(self, name) for name in _fields(type(self))}  # type: ignore[arg-type]
 
     def to_name(self) -> str:
-        """Return the part of a kernel's name for this object: see `grammar`."""
+        """
+        Return this object's words in a kernel's name, one for each field, joined by ``_``: see
+        `grammar`.
+        """
         return grammar.name_of(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -252,8 +258,8 @@ class Part:
 @cache
 def _fields(part: type[Part]) -> dict[str, Mapping[str, Any]]:
     """
-    Return the metadata of each field of a class, as `field` stored it; read whenever a part is
-    made.
+    Return the metadata of each field of a class, by name; cached, because each construction of a
+    part reads them.
     """
     return {spec.name: spec.metadata for spec in dataclasses.fields(part)}
 
@@ -316,12 +322,13 @@ def of(  # noqa: PLR0913  # each is one thing to say
     Return a dataclass field with a checked value, which becomes a word of a config's name.
 
     Args:
-        kind: Type of the value; other values are converted to it.
+        kind: Type of the value; the text of an enumeration's member is converted to the member.
         is_optional: Whether it may be None.
         least: Least value of an integer.
         most: Most value of an integer; None: any.
         word: Prefix of the value in names; the whole word for a flag.
-        always: Whether a name has it even for the default; None: only for enumerations.
+        always: Whether a name has it even for the default; None: yes, unless the value is an
+            integer, a flag or optional.
         after: Name of the field after whose word its own word comes; empty: the order of
             declaration.
         reads: Regular expression of the values that names may have; empty: any value.
@@ -389,8 +396,8 @@ class Config(Part):
     @property
     def arguments(self) -> tuple[str, ...]:
         """
-        Names of the first arguments of the compiled function, for findings; further arguments have
-        numbers.
+        Names of the first arguments of the compiled function, for the emulator's findings and
+        direct calls; further arguments have numbers.
         """
         return OPERATIONS.get(self.op).arguments
 

@@ -38,7 +38,7 @@ class Tiling(Part):
 
     @property
     def short(self) -> str:
-        """Short text, for readers."""
+        """Short text with the threads of a CTA and the most CTAs."""
         return f"{self.threads} threads x at most {self.ctas}"
 
 
@@ -70,7 +70,7 @@ class DispatchConfig(TiledConfig):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the first arguments of the compiled function, for findings."""
+        """Names of the first arguments of the compiled function, in their order."""
         link = ("inbox", "peers", "state", *(("notes",) if self.can_mask else ()))
         return ("x", "topk_ids", "topk_weights", *link, "out_x", "out_ids", "out_weights")
 
@@ -97,12 +97,15 @@ class DispatchProblem(UngroupedTokens):
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes of the tokens of all ranks, with a round beside each word, and of the result."""
+        """
+        Bytes of the tokens of all ranks, with the number of a round beside each word, and of the
+        result.
+        """
         return 3 * self.ranks * self.m * (2 * self.k + 8 * self.top_k)
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         return "bf16 tokens" + ", from ranks that can be masked" * self.can_mask
 
     @property
@@ -113,5 +116,5 @@ class DispatchProblem(UngroupedTokens):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: kind, columns, places, ranks, tokens."""
+        """Sort key of problems: `can_mask`, columns, experts of a token, ranks, rows."""
         return (self.can_mask, self.k, self.top_k, self.ranks, self.m)

@@ -9,7 +9,7 @@ from jitgen.config.grammar import Vocabulary
 
 class Format(Vocabulary):
     """
-    Element type and scales of a result, in a form that the next GEMM takes as a; see
+    Element type and scales of a result, in a form that the next GEMM takes as its operand `a`; see
     `jitgen.formats`.
     """
 
@@ -46,7 +46,7 @@ class Format(Vocabulary):
 
     @property
     def scales(self) -> ScaleGranularity:
-        """The format of the scales."""
+        """Granularity of the scales: how many values share one."""
         return _SCALES.get(self) or ScaleGranularity(str(self))
 
     @property
@@ -66,7 +66,9 @@ class Format(Vocabulary):
 
     @property
     def has_given_scale(self) -> bool:
-        """Whether callers give a scale: of all values, or of the other scales."""
+        """
+        Whether callers give a scale: that of all values, or a global one beside the block scales.
+        """
         return self in (Format.TENSOR, Format.NVFP4)
 
     @property

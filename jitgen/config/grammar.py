@@ -94,7 +94,8 @@ class Word(NamedTuple):
 
     def value(self, text: str | None) -> Any:
         """
-        Return the value, in JSON form, of `text` in a name; None if `text` is not such a word.
+        Return the value, in JSON form, of `text` in a name. `text` is None for a name without the
+        word, which means the default.
         """
         if self.kind is bool:
             return (text is not None) is not self.default
@@ -107,7 +108,10 @@ class Word(NamedTuple):
 
 @cache
 def grammar(part: type, *, as_declared: bool = False) -> tuple[Word, ...]:
-    """Return the words of a part's name in their order, or in that of the fields."""
+    """
+    Return the words of a part's name in the order of names, or, if `as_declared`, in that of the
+    fields.
+    """
     fields: list[dataclasses.Field[Any]] = []
     for spec in dataclasses.fields(part):
         after = "" if as_declared else spec.metadata["after"]

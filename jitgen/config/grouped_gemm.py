@@ -110,7 +110,7 @@ class Operands(Part):
 
     @property
     def text(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         text = f"{self.a_dtype} x {self.b_dtype} -> {self.out_dtype} "
         text += f"with {self.scale_granularity} scales"
         if self.a_scale_granularity:
@@ -225,8 +225,8 @@ class GroupedGemmConfig(Config):
     @property
     def arguments(self) -> tuple[str, ...]:
         """
-        Names of the arguments, for findings: operands, without a_scale if a has none; alpha and
-        bias, if there are any; the tensor of groups, and out.
+        Names of the arguments, for the emulator's findings and direct calls: operands, without
+        a_scale if a has none; alpha and bias, if there are any; the tensor of groups, and out.
         """
         *operands, groups, out = super(GroupedGemmConfig, self).arguments  # noqa: UP008  # slots make the class anew
         if self.operands.a_scale_granularity is ScaleGranularity.NONE:
@@ -314,8 +314,8 @@ class GroupedGemmProblem(GroupedRows):
 
     def to_json(self) -> dict[str, Any]:
         """
-        Return the exact JSON form, without fields at their usual values: types and layout of b,
-        bias.
+        Return the exact JSON form, without fields at their usual values: type and layout of b,
+        scales of a, bias, min_latency, numerics.
         """
         document = Part.to_json(self)
         return {n: v for n, v in document.items() if n not in _USUAL or v != _USUAL[n]}
@@ -348,7 +348,7 @@ class GroupedGemmProblem(GroupedRows):
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         text = self.operands.text + " and a bias" * self.bias
         is_default = self.b_dtype is None and self.scale_granularity is ScaleGranularity.BLOCK128
         if is_default and self.a_dtype in _MAY_LACK_SCALES:
@@ -371,7 +371,9 @@ class GroupedGemmProblem(GroupedRows):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: kind, matrix, groups, rows."""
+        """
+        Sort key of problems: layout, types, bias, matrix, groups, rows, `min_latency`, `numerics`.
+        """
         types = (self.a_dtype, self.operands.b_dtype)
         kind = (self.layout, *types, self.scale_granularity, self.out_dtype)
         more = (self.a_scale_granularity or "", self.b_layout, self.bias)

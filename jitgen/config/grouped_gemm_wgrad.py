@@ -97,7 +97,7 @@ class GroupedGemmWgradProblem(GroupedRows):
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         return f"{self.a_dtype} x {self.a_dtype} -> {self.out_dtype}, rows of groups along K"
 
     @property

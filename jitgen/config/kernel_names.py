@@ -28,7 +28,8 @@ def read(name: str) -> tuple[Config, Arch] | None:
 
 def what_is_wrong(name: object) -> str:
     """
-    Return, for an error, which part of a wrong `name` is unknown; empty if the text has no parts.
+    Return the end of an error about a wrong `name`: which part is unknown, or the command that
+    lists names; empty if the text has no parts.
     """
     if not isinstance(name, str) or "_" not in name:
         return ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How rows belong to groups: names of the three layouts, and their arguments.
+How rows belong to groups: the alignment of contiguous groups, and the argument of each layout.
 
-The words themselves are `jitgen.config.Layout`.
+The layouts themselves are `jitgen.config.Layout`.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Tiling(Part):
 
     Attributes:
         warpgroups: Warpgroups that multiply; each has one more warp, which loads its weights.
-        stages: Pipeline stages of each, of 16 rows of weights x 512 columns.
+        stages: Pipeline stages of each warpgroup, of 16 rows of weights x 512 columns.
         room: Most chunks of 512 columns of a token. If there are few, an SM has room for a CTA of
             the next launch, which then begins while this one ends.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
@@ -47,7 +47,7 @@ class Tiling(Part):
 
     @property
     def short(self) -> str:
-        """Short text, for readers."""
+        """Short text with the warpgroups, their stages and the room for chunks."""
         return f"{self.warpgroups} warpgroups x {self.stages} stages, room {self.room}"
 
 
@@ -81,7 +81,7 @@ class MoeDecodeConfig(TiledConfig):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the first arguments of the compiled function, for findings."""
+        """Names of the first arguments of the compiled function, in their order."""
         shared = ("shared",) if self.has_shared else ()
         weights = ("shared_weights",) if self.is_weighted else ()
         return (*_BEFORE, *shared, *weights, "out")
@@ -133,7 +133,7 @@ class MoeDecodeProblem(UngroupedTokens):
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         shared = ", with a shared expert's" * self.has_shared + ", weighted" * self.is_weighted
         return f"bf16 tokens, e4m3 weights with block scales{shared}"
 

@@ -61,7 +61,7 @@ class MoEFc2DenseConfig(Config):
 
     @property
     def gemm(self) -> GroupedGemmConfig:
-        """The grouped GEMM with the same parts."""
+        """Config of the grouped GEMM with the same parts."""
         return GroupedGemmConfig(
             layout=LIKE,
             operands=self.operands,
@@ -144,7 +144,7 @@ class MoEFc2DenseProblem(Tokens):
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         return (
             f"{self.a_dtype} x {self.a_dtype} -> {self.out_dtype} with {self.scale_granularity} "
             "scales, experts along K"
@@ -159,7 +159,7 @@ class MoEFc2DenseProblem(Tokens):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: types, matrix, experts, tokens."""
+        """Sort key of problems: types, experts of a token, matrix, experts, tokens."""
         kind = (self.a_dtype, self.scale_granularity, self.out_dtype, self.top_k)
         return (*kind, self.n, self.k, self.groups, self.m)
 

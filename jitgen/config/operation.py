@@ -31,7 +31,7 @@ class Result(NamedTuple):
         found, expected: Values, numpy, float32 [rows, columns].
         is_wrong: Which values are wrong, bool [rows, columns].
         group: The group of each row, -1 for padding rows [rows].
-        row: Its number in the group [rows].
+        row: The number of each row in its group [rows].
     """
 
     name: str
@@ -50,7 +50,8 @@ class Excuse(NamedTuple):
         condition: Part of the condition of an ``if`` of the generated source, as `ast.unparse`
             writes it.
         reason: Why it never holds.
-        function: Name of a function that is called only in its body; empty: there is none.
+        function: Name of a function that is called only in the body of that ``if``; empty: there is
+            none.
     """
 
     condition: str
@@ -71,8 +72,8 @@ class Operation(NamedTuple):
             which returns a call with its expected results; ``unreachable``, which lists the
             branches that no call can reach; and ``tile``, the rows and columns of a CTA's work. An
             example is `jitgen.ops.grouped_gemm.cases`. Empty if kernels cannot be verified.
-        arguments: Names of the first arguments of the compiled function, for findings, unless a
-            config has others; further arguments have numbers.
+        arguments: Names of the first arguments of the compiled function, for the emulator's
+            findings and direct calls, unless a config has others; further arguments have numbers.
         results: Arguments that the function writes and never reads, so that their previous values
             do not matter.
         beside: ``MODULE:FUNCTION``, which takes a problem, a target, a function that chooses and
@@ -116,7 +117,7 @@ class Operation(NamedTuple):
 
 
 def loaded(place: str) -> Any:
-    """Import the object ``MODULE:NAME``; the name may have dots."""
+    """Import and return the object ``MODULE:NAME``; the name may have dots."""
     module, _, name = place.partition(":")
     return attrgetter(name)(importlib.import_module(module))
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Config and problem of `permute_quantize`. The config is what changes a kernel's source (rows,
+Config and problem of `permute_quantize`. The config is what changes a kernel's source (layout,
 format, which way it walks, how work is shared); the problem is the sizes of one call, for which a
 config is chosen.
 """
@@ -95,7 +95,7 @@ class PermuteQuantizeConfig(TiledConfig):
     Attributes:
         layout: How rows of the result belong to groups.
         format: Format of the result.
-        walk: Whether the kernel goes through rows or through tokens.
+        walk: Whether the kernel goes through rows or through tokens, or sorts the pairs first.
         power_of_two: Whether float32 scales that the kernel computes are rounded up to powers of
             two.
         rounding: Rounding of scales that are powers of two in one byte; ``up`` for other formats.
@@ -128,7 +128,7 @@ class PermuteQuantizeConfig(TiledConfig):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the first arguments of the compiled function, for findings."""
+        """Names of the first arguments of the compiled function, in their order."""
         index = {
             Walk.GATHER: ("permutation", "groups"),
             Walk.SCATTER: ("inverse",),
@@ -189,7 +189,7 @@ class PermuteQuantizeProblem(UngroupedTokens):
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         return f"bf16 -> {self.format}, {self.walk} of {self.layout} rows"
 
     @property
@@ -202,6 +202,8 @@ class PermuteQuantizeProblem(UngroupedTokens):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: kind, columns, places, tokens."""
+        """
+        Sort key of problems: layout, format, walk, rounding of scales, columns, places, tokens.
+        """
         kind = (self.layout, self.format, self.walk, self.power_of_two, self.rounding)
         return (*kind, self.k, self.top_k, self.m)

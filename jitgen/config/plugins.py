@@ -54,7 +54,7 @@ class PluginKind(NamedTuple, Generic[_Plugin]):
     protocol: str
 
     def built_in(self) -> tuple[str, ...]:
-        """Return the names of jitgen's own, sorted."""
+        """Return the names of jitgen's own plug-ins of this kind, sorted."""
         return _built_in(self)
 
     def names(self) -> tuple[str, ...]:
@@ -62,7 +62,9 @@ class PluginKind(NamedTuple, Generic[_Plugin]):
         return (*_built_in(self), *sorted(_others(self, settings.plugins)))
 
     def __contains__(self, name: object) -> bool:
-        """Say whether there is one called `name`; entry points are not read for a built-in name."""
+        """
+        Say whether there is a plug-in called `name`; entry points are not read for a built-in name.
+        """
         return _is_built_in(self, name) or name in _others(self, settings.plugins)
 
     def get(self, name: str) -> _Plugin:
@@ -108,14 +110,17 @@ def lacking(found: object, protocol: type) -> tuple[str, ...]:
 
 @cache
 def _built_in(kind: PluginKind[Any]) -> tuple[str, ...]:
-    """Return the names of the folders that hold the object; other folders hold shared code."""
+    """
+    Return the names of the folders whose package has a plug-in's object; other folders have shared
+    code.
+    """
     return tuple(name for name in _folders(kind) if _holds(kind, name))
 
 
 def _is_built_in(kind: PluginKind[Any], name: object) -> bool:
     """
-    Return whether a folder called `name` holds the object; looks at no other folder, which keeps a
-    start fast.
+    Return whether the package of a folder called `name` has a plug-in's object; looks at no other
+    folder, which keeps a start fast.
     """
     return name in _folders(kind) and _holds(kind, str(name))
 
@@ -270,7 +275,7 @@ class Arch(str, metaclass=_Names):
 
     @property
     def family(self) -> str:
-        """The folder of templates that serves this target: ``cpu`` or ``sm90``."""
+        """The folder of templates that serves this target, for example ``sm90``."""
         return str(TARGETS.get(self).family)
 
     @property

@@ -51,7 +51,7 @@ class PrepackedFormat(StrEnum):
 
 class Facts(NamedTuple):
     """
-    What follows from a format.
+    Properties of a format of prepacked weights.
 
     Attributes:
         b_dtype: Type of its values, as configs name it.
@@ -70,7 +70,7 @@ class Facts(NamedTuple):
     partials: dict[BLayout, int]
 
     def scales_of(self, k: int) -> int:
-        """Return the scales of a row of `k` values."""
+        """Return the number of scales of a row of `k` values."""
         return -(-k // self.values)
 
     @property

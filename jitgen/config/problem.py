@@ -44,7 +44,7 @@ class Problem(Protocol):
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class Tokens(Part):
 
     @property
     def rows_per_group(self) -> int:
-        """Tokens; at least 1."""
+        """Number of tokens; at least 1."""
         return max(1, self.m)
 
     def with_mean(self, rows: int) -> Self:

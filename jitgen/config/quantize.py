@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Config and problem of `quantize`. The config is what changes a kernel's source (rows, format,
+Config and problem of `quantize`. The config is what changes a kernel's source (layout, format,
 rounding, how work is shared); the problem is the sizes of one call, for which a config is chosen.
 """
 
@@ -56,10 +56,11 @@ class QuantizeConfig(TiledConfig):
     One kernel of `quantize`, before its target is known.
 
     Attributes:
-        layout: How rows belong to groups, from whose starts atoms count them. Contiguous ones are
-            whole matrices here, without groups.
+        layout: How rows belong to groups; each group's scales begin with an atom. Contiguous rows
+            are whole matrices here, without groups.
         format: Format of the result.
-        rounding: How scales that are powers of two are found; ``up`` for NVFP4, which has none.
+        rounding: How scales that are powers of two are found; ``up`` for NVFP4, which has no such
+            scales.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -84,7 +85,7 @@ class QuantizeConfig(TiledConfig):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the first arguments of the compiled function, for findings."""
+        """Names of the first arguments of the compiled function, in their order."""
         groups = () if self.layout is Layout.CONTIGUOUS else ("groups",)
         overall = ("global_scale",) if self.format is Format.NVFP4 else ()
         return ("x", *groups, "q", "scale", *overall)
@@ -120,7 +121,7 @@ class QuantizeProblem(GroupedRows):
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         return f"bf16 -> {self.format}, rounded {self.rounding}"
 
     @property
@@ -132,5 +133,5 @@ class QuantizeProblem(GroupedRows):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: kind, columns, groups, rows."""
+        """Sort key of problems: layout, format, rounding, columns, groups, rows."""
         return (self.layout, self.format, self.rounding, self.k, self.groups, self.m)

@@ -133,7 +133,7 @@ class RouteConfig(TiledConfig):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the first arguments of the compiled function, for findings."""
+        """Names of the first arguments of the compiled function, in their order."""
         workspace = ("workspace",) if self.tiling.is_spread else ()
         load = ("load",) if self.load else ()
         sorted_ = ("offs", "permutation", "inverse", *load, *workspace)
@@ -154,9 +154,9 @@ class RouteProblem(UngroupedTokens):
         experts: Experts that a token may go to; those of other devices too.
         top_k: Experts of a token.
         scoring: Function that turns logits into scores.
-        scores_dtype: Their element type; None where experts are given.
+        scores_dtype: Element type of the logits; None where experts are given.
         bias: Whether a bias is added to scores for choosing.
-        expert_groups: Equal groups of experts.
+        expert_groups: Number of equal groups of experts.
         group_scoring: How groups are scored.
         softcap: Whether logits are bounded by tanh.
         hashed: Whether a table gives the experts of each token id.
@@ -206,7 +206,7 @@ class RouteProblem(UngroupedTokens):
 
     @property
     def sorted_experts(self) -> int:
-        """Experts that pairs are sorted by."""
+        """Number of experts that pairs are sorted by."""
         return self.experts if self.local_experts is None else self.local_experts
 
     @property
@@ -217,7 +217,7 @@ class RouteProblem(UngroupedTokens):
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         return f"{self.scoring} of {self.scores_dtype or 'experts'}"
 
     @property
@@ -235,7 +235,7 @@ class RouteProblem(UngroupedTokens):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: kind, experts, places, local experts, tokens."""
+        """Sort key of problems: how experts are chosen, experts, places, local experts, tokens."""
         kind = (self.scoring, str(self.scores_dtype), self.bias, self.expert_groups)
         words = (self.group_scoring, self.softcap, self.hashed, self.load)
         return (*kind, *words, self.experts, self.top_k, self.sorted_experts, self.m)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Config and problem of `silu_mul_quantize`. The config is what changes a kernel's source (rows,
+Config and problem of `silu_mul_quantize`. The config is what changes a kernel's source (layout,
 scales, activation, how work is shared); the problem is the sizes of one call, for which a config is
 chosen.
 """
@@ -97,7 +97,10 @@ class Activation(StrEnum):
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """Names of the numbers of a call that the formula has, in the order of a kernel's."""
+        """
+        Names of the numbers of a call that the formula has, in the order in which kernels take
+        them.
+        """
         return _NUMBERS.get(self, ())
 
 
@@ -189,7 +192,7 @@ class SiluMulQuantizeConfig(TiledConfig):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the first arguments of the compiled function, for findings."""
+        """Names of the first arguments of the compiled function, in their order."""
         given = {Format.TENSOR: ("given",), Format.NONE: ()}
         scales = given.get(self.scale_granularity, ("scale",))
         return ("x", "groups", "q", *scales, *(["numbers"] if self.per_group else []))
@@ -243,7 +246,7 @@ class SiluMulQuantizeProblem(GroupedRows):
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         granularity = self.scale_granularity
         return f"{self.activation} of bf16 -> {granularity.q_dtype} with {granularity} scales"
 
@@ -257,7 +260,7 @@ class SiluMulQuantizeProblem(GroupedRows):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: kind, columns, groups, rows."""
+        """Sort key of problems: layout, scales, activation, flags, columns, groups, rows."""
         kind = (self.layout, self.scale_granularity, self.activation, self.interleaved)
         return (*kind, self.power_of_two, self.per_group, self.n, self.groups, self.m)
 

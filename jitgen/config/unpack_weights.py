@@ -86,7 +86,7 @@ class UnpackWeightsProblem(GroupedRows):
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Blocks of 64 rows of all groups, and along K."""
+        """Number of blocks of 64 rows in all groups, and of blocks of 128 values along K."""
         return self.groups * -(-self.rows_per_group // 64), -(-self.k // 128)
 
     @property
@@ -102,7 +102,7 @@ class UnpackWeightsProblem(GroupedRows):
 
     @property
     def types(self) -> str:
-        """The types in words, for errors."""
+        """Description of the types, for errors."""
         return f"weights prepacked as {self.b_layout} -> e4m3"
 
     @property

@@ -69,7 +69,7 @@ def edge(edges: tuple[int, ...], rows: int) -> int:
 
 def buckets(problem: _Problem, arch: Arch, rows: tuple[int, int]) -> Iterator[_Problem]:
     """
-    Yield every bucket that problems like `problem` fall into.
+    Yield the representative of every bucket that problems like `problem` fall into.
 
     Args:
         problem: All sizes but the rows.
@@ -85,8 +85,8 @@ def buckets(problem: _Problem, arch: Arch, rows: tuple[int, int]) -> Iterator[_P
 
 def with_defaults(problem: _Problem) -> _Problem:
     """
-    Return `problem` with `min_latency` and `numerics` filled in from JITGEN_MIN_LATENCY and
-    JITGEN_NUMERICS if they are None.
+    Return `problem` with `min_latency` and invariant `numerics` set where they are None and
+    JITGEN_MIN_LATENCY or JITGEN_NUMERICS asks for them.
     """
     problem = with_numerics(problem)
     if (
@@ -182,7 +182,7 @@ class Chooser:
     Safe to use from any thread.
 
     Args:
-        store: Function that returns the store; None: no store.
+        store: Function that returns the store, or None if there is none.
 
     Attributes:
         doubts: Number of times that measurements could not be read. A choice that was made then is
@@ -205,7 +205,7 @@ class Chooser:
         mode: str | None = None,
     ) -> Choice:
         """
-        Return the config to compute `problem` with.
+        Return the choice of the config to compute `problem` with.
 
         Measurements decide where there are any for the problem's bucket: first those that
         `jitgen tune` made on this device, then those shipped with jitgen, where these correct the
@@ -229,7 +229,8 @@ class Chooser:
             ConfigError: The target, the device or the mode is not known, or the target has no table
                 for ``static``.
             UnsupportedConfig: The target has no kernel for the problem's types or sizes, or each of
-                them failed when it was measured here.
+                them failed when it was measured here, or none adds up in the order that invariant
+                numerics need.
         """
         if not hasattr(problem, "op"):
             raise InputError("problem", f"must be a Problem (got {type(problem).__name__})")
@@ -261,7 +262,7 @@ class Chooser:
     def with_and_without(self) -> tuple[Chooser, ...]:
         """
         Return this chooser, and one without the store's measurements, for processes with another
-        store. If the store has none, the list is the latter alone.
+        store; if the store has none, only the latter.
         """
         store, without = self._opened(), Chooser(lambda: None)
         return (without,) if store is None or store.tuned.is_empty else (self, without)
@@ -271,7 +272,10 @@ class Chooser:
         self._chosen.clear()
 
     def _measured(self, problem: Problem, arch: Arch, asked: str, mode: str) -> Measurements:
-        """Return the measurements that apply to `problem`, the representative of its bucket."""
+        """
+        Return the measurements that apply to `problem`, the representative of its bucket; for modes
+        other than dynamic only which kernels are excluded.
+        """
 
         def lookup(of: Problem) -> Measurements:
             return tuned.lookup(of, arch, self._opened, asked)
@@ -284,7 +288,7 @@ class Chooser:
         return found
 
     def _opened(self) -> Store | None:
-        """Return the store; None, with a warning, if its root is not safe."""
+        """Return the store; None if there is none, or, with a warning, if its root is not safe."""
         try:
             return self._store()
         except UnsafeCacheRoot as error:
@@ -311,7 +315,10 @@ def _choose(
     mode: str,
     numerics: Numerics,
 ) -> Choice:
-    """Return the choice of the cost model; `said` are the rules of the kernels for `problem`."""
+    """
+    Return the choice by the cost model, or by the rule `mode`, without measurements; `said` are the
+    rules of the kernels for `problem`.
+    """
     configs, left_out = _configs(problem, arch, said, numerics)
     every = [said.predict(problem, config, device, num_sms) for config in configs]
     candidates, rule = tuple(sorted(every, key=lambda candidate: candidate.cost)), ""
@@ -358,7 +365,10 @@ def _configs(
 
 
 def _combine(by_model: Choice, measurements: Measurements, note: str) -> Choice:
-    """Return the choice that takes the model's candidates and their measurements."""
+    """
+    Return the choice by `measurements` among the candidates of `by_model`, or the model's where
+    they decide nothing; `note` says what the model was not fitted to.
+    """
     arch = by_model.arch
     every = {candidate.config.name(arch): candidate for candidate in by_model.candidates}
     usable = {name: every[name] for name in every if name not in measurements.excluded}

@@ -70,8 +70,8 @@ def covered(arch: Arch, names: Sequence[str] = ()) -> tuple[str, ...]:
     target's kernels everywhere.
 
     Raises:
-        ConfigError: A name of `names` is not a device of any target.
-        SettingError: JITGEN_DEVICE is not.
+        ConfigError: `names` is one text, or a name in it is not a device of any target.
+        SettingError: JITGEN_DEVICE is not a device of any target.
     """
     if isinstance(names, str):
         raise ConfigError(f"devices must be a list of names, such as [{names!r}] (got {names!r})")
@@ -143,7 +143,7 @@ def driver_version() -> str:
 def fingerprint(arch: Arch, name: str = "") -> dict[str, object]:
     """
     Return the conditions of a measurement besides the problem: device (this machine's if `name` is
-    empty), generation of the kernels, and release of the compiler without its last number.
+    empty), target, generation of the kernels, and release of the compiler without its last number.
 
     Raises:
         ToolchainError: The compiler's distributions are not installed.
@@ -183,7 +183,7 @@ def slug(name: str) -> str:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file of the kernel; empty where there is none."""
+    """Return the text of a file of the operating system's kernel; empty where there is none."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

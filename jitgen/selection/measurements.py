@@ -53,7 +53,9 @@ _BUCKETS, _EXCLUDED = "buckets", "excluded"
 
 
 class Source(StrEnum):
-    """Origin of a decision."""
+    """
+    What decided a choice: measurements of this machine or shipped ones, the model, or another rule.
+    """
 
     TUNED = "tuned"
     SHIPPED = "shipped"
@@ -88,7 +90,7 @@ class Measured(NamedTuple):
             first: The model's choice. A shipped table corrects it if the fastest kernel leads by
                 more than the margin. If the choice was not measured, the next measured candidate is
                 compared instead.
-            name: The name of that.
+            name: The name of the kernel of `first`.
         """
         times, fastest = self.record.times_us, self.record.fastest(usable)
         if self.source is Source.SHIPPED and fastest is None:  # some are younger than the table
@@ -103,8 +105,8 @@ class Measured(NamedTuple):
 
     def reason(self, best: Candidate, first: Candidate, arch: Arch) -> str:
         """
-        Return, in words, why `best` is chosen and not `first`, the model's choice: its time, and by
-        how much it is faster.
+        Return a sentence that says why `best` is chosen and not `first`, the model's choice: its
+        time, and by how much it is faster.
         """
         times, shape, name = self.record.times_us, best.config.short, best.config.name(arch)
         text = f"{shape} took {times[name]:.1f} us{self.note} on {self.device}"
@@ -269,7 +271,10 @@ def record(store: Store, arch: Arch, found: TuningRecord, name: str = "") -> Non
 
 
 def exclude(store: Store, arch: Arch, name: str, reason: str) -> None:
-    """Never choose kernel `name` on this device again, until `readmit`; raises as `record`."""
+    """
+    Record that kernel `name` must not be chosen on this device, until `readmit`; raises as
+    `record`.
+    """
     global _generation
     from jitgen.selection.record import SCHEMA
 
@@ -306,7 +311,7 @@ def _shipped_devices(arch: Arch) -> tuple[str, ...]:
 
 
 def file_of(arch: Arch, name: str) -> Path:
-    """Return the path of the shipped table of device `name`, if there is one."""
+    """Return the path of the shipped table of device `name`; there may be no such file."""
     return TARGETS / arch / "tables" / f"{device.slug(name)}.json"
 
 
@@ -332,7 +337,8 @@ def digests(store: Store, arch: Arch, asked: str = "") -> tuple[str, str]:
 @cache
 def _packed(arch: Arch, name: str) -> Packed | None:
     """
-    Return a shipped table; None if there is none for `name`. Raises OSError, which is not cached.
+    Return a shipped table; None if `name` has none, or only one that is damaged, or of another
+    target or generation of kernels. Raises OSError, which is not cached.
     """
     path = file_of(arch, name)
     if not path.exists():

@@ -39,7 +39,7 @@ class Kept(NamedTuple):
 
 def require_word(numerics: object) -> None:
     """
-    Require a value that the argument `numerics` allows.
+    Check that `numerics` is one of the words that the argument of this name allows.
 
     Raises:
         InputError: It is something else.

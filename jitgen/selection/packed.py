@@ -61,7 +61,7 @@ class Packed(Mapping[str, TuningRecord]):
     A damaged record gives a warning and is ignored.
 
     Args:
-        data: What `text_of` returned.
+        data: A table in the shipped form, as `pack` returns it.
 
     Raises:
         ValueError: `data` is no packed table: `BadRecord`, or its head is no JSON.

@@ -117,7 +117,7 @@ class Table:
     Attributes:
         device: Its name.
         arch: The target of the kernels.
-        conditions: What else was there: driver, versions, date of the table.
+        conditions: Further conditions of the measurements: driver, versions, date of the table.
         records: One for each problem.
     """
 
@@ -181,7 +181,7 @@ def _mapping(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def problem_json(problem: Problem) -> dict[str, Any]:
-    """Return the exact JSON form of `problem`: strings and integers."""
+    """Return the exact JSON form of `problem`: strings, integers, booleans and null."""
     document = problem.to_json()
     return document if problem.op == _DEFAULT_OP else {"op": problem.op, **document}
 

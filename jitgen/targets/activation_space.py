@@ -24,7 +24,7 @@ def check_kind(config: ActivationBackwardConfig) -> None:
     Require an activation with gates if gates and ups alternate.
 
     Raises:
-        Refusal: There are none, with the code ``E_INTERLEAVED``.
+        Refusal: The activation has no gates; the code is ``E_INTERLEAVED``.
     """
     refuse_unless(
         config.activation.is_gated or not config.interleaved,

@@ -43,16 +43,16 @@ class Cost(NamedTuple):
 
 class BaseRules(Generic[ConfigT, ProblemT]):
     """
-    The part of `jitgen.targets.protocol.Rules` that most operations answer alike.
+    The part of `jitgen.targets.protocol.Rules` that is the same for most operations.
 
     Args:
         arch: The target; empty for the one that the rules were written for.
 
     Attributes:
-        arch: That target.
+        arch: Name of that target.
         entry: The template that all kernels are rendered from, below jitgen's templates.
-        note: What the cost model was not fitted to; ``{device}`` is the device's name. Empty where
-            it may be believed.
+        note: What the cost model was not fitted to; ``{device}`` is the device's name. Empty if it
+            was fitted to all problems.
         limiter: What bounds its kernels, as `Candidate.limiter` has it.
     """
 
@@ -114,17 +114,14 @@ class TiledRules(BaseRules[TiledT, ProblemT]):
     usual: TiledT
 
     def check_kind(self, config: TiledT) -> None:
-        """Raise a Refusal where fields of the kind do not go together."""
+        """Accept every kind; a subclass raises a Refusal for fields that do not go together."""
 
     def legal_kind(self, config: TiledT) -> TiledT:
-        """Return `config` with a kind whose fields go together."""
+        """Return `config`; a subclass changes fields of the kind that do not go together."""
         return config
 
     def kinds(self) -> Iterator[TiledT]:
-        """
-        Yield a config of every kind, legal or not: kinds differ in other fields than the tiling,
-        which is the default one.
-        """
+        """Yield a config of every kind, legal or not, with the default tiling."""
         yield from kinds_of(self.usual)
 
     def kind_of(self, problem: ProblemT) -> TiledT:

@@ -48,7 +48,8 @@ def check_ranks(config: CombineRanksConfig) -> None:
     of experts.
 
     Raises:
-        Refusal: There is no shared expert (``E_WEIGHTED``), or ranks can be masked (``E_MASK``).
+        Refusal: There is no shared expert (``E_WEIGHTED``), or ranks that send rows of experts can
+            be masked (``E_MASK``).
     """
     check_kind(config)
     refuse_unless(

@@ -151,7 +151,7 @@ def require(name: str, archs: Iterable[Arch]) -> None:
 
 def _called(name: str, known: tuple[Device, ...]) -> Device | None:
     """
-    Return the device of `known` that `name` means.
+    Return the device of `known` that `name` means; None if there is none.
 
     Raises:
         ConfigError: It is the beginning of several names.
@@ -168,6 +168,9 @@ def _called(name: str, known: tuple[Device, ...]) -> Device | None:
 
 @lru_cache(maxsize=256)  # a plan asks for the same few names thousands of times
 def _short(name: str) -> str:
-    """Return the letters and digits of a name, without the maker's name."""
+    """
+    Return the letters and digits of a name in lower case, without ``nvidia`` and ``geforce`` at the
+    beginning.
+    """
     letters = "".join(letter for letter in name.lower() if letter.isalnum())
     return letters.removeprefix("nvidia").removeprefix("geforce")

@@ -22,7 +22,7 @@ def check_types(config: GroupedGemmConfig, space: Space, arch: str) -> None:
     Require types and scales that `space` has.
 
     Raises:
-        Refusal: They are others, with the code ``E_MMA`` or ``E_SCALES``.
+        Refusal: `space` lacks them; the code is ``E_MMA`` or ``E_SCALES``.
     """
     types = config.operands
     refuse_unless(
@@ -41,7 +41,7 @@ def check_types(config: GroupedGemmConfig, space: Space, arch: str) -> None:
 
 class Fc2Rules(BaseRules[MoEFc2DenseConfig, MoEFc2DenseProblem]):
     """
-    Rules of kernels that are made of the parts of a grouped GEMM's.
+    Rules of `moe_fc2_dense` kernels, whose parts are those of a grouped GEMM.
 
     Attributes:
         parts: The rules of that grouped GEMM.

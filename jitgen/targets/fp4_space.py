@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of kernels for prepacked weights, and MXFP4 ones beside bf16, which targets share."""
+"""
+Operands that targets share: with prepacked weights, and with MXFP4 weights beside bf16 tokens.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ _KINDS = (
 
 
 def _kinds(form: PrepackedFormat) -> tuple[tuple[DType, ScaleGranularity, BLayout], ...]:
-    """Return the activations that weights of a format are multiplied with, and their layouts."""
+    """
+    Return type and scales of the activations that weights of a format are multiplied with, and the
+    layouts of these weights.
+    """
     narrow = [layout for layout in form.facts.partials if layout is not BLayout.WIDE1]
     return (
         *((*kind, layout) for kind in _KINDS for layout in narrow),

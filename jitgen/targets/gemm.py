@@ -114,7 +114,7 @@ def refuse_stages(stages: int, most: int, *, stage: int, fixed: int, smem_bytes:
     Args:
         stages: Operand stages.
         most: As many as there is memory for.
-        stage: Bytes of one.
+        stage: Bytes of one stage.
         fixed: Bytes of everything else.
         smem_bytes: Bytes of shared memory of a CTA.
     """
@@ -237,9 +237,9 @@ class Space(NamedTuple):
     `operands` pairs the type of a and b with one of the output; `tile_k` has the depths of tiles
     for each type of a and b; `cluster` is (m, n). `mixed` has further pairs, of a's type and
     another one of b, with the output types of a; such a b lies at whole multiples of
-    `mixed_alignment` bytes. `prepacked` has operands with prepacked weights, whole: no combination
-    of the other fields, and none of them follows from those. `unscaled` has those whose a has no
-    scales beside weights as they were quantised, whole, too. `n_major` has types of a and b of
+    `mixed_alignment` bytes. `prepacked` has operands with prepacked weights, each listed as a
+    whole, not combined from the other fields. `unscaled` has operands, each listed as a whole, too,
+    whose a has no scales beside weights as they were quantised. `n_major` has types of a and b of
     which b may have N contiguous.
     """
 
@@ -286,7 +286,8 @@ class Space(NamedTuple):
 
 def every(space: Space) -> Iterator[GroupedGemmConfig]:
     """
-    Yield the configs of `space` in every layout, with the default schedule except for split_k.
+    Yield the configs of `space` in every layout, with the default schedule except for split_k and
+    two_cta.
     """
     for layout in Layout:
         yield from spanned(GroupedGemmConfig(layout=layout, tile=Tile(m=128, n=128, k=128)), space)
@@ -367,9 +368,9 @@ def nearest(config: GroupedGemmConfig, rules: GemmRules) -> GroupedGemmConfig | 
     """
     Return the legal config that is nearest to `config`.
 
-    Differences in types count most, then those in the bias, the accumulator stages, split K, the
-    cluster, and last the tile, whose distance is measured by the ratio of its sides: 128 is as far
-    from 64 as from 256.
+    Differences in types count most, then those in the bias, the accumulator stages, split K, pairs
+    of CTAs, the cluster, and last the tile, whose distance is measured by the ratio of its sides:
+    128 is as far from 64 as from 256.
     """
 
     def differing(types: Operands) -> int:

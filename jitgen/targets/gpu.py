@@ -11,12 +11,12 @@ from jitgen.targets.protocol import AnyRules, Device, HostLevel, rules_in
 
 class GpuTarget:
     """
-    See `jitgen.targets.protocol.Target`.
+    Base of targets that are GPUs; members are those of `jitgen.targets.protocol.Target`.
 
     Attributes:
         capability: Compute capability of the GPUs that run its kernels.
         folder: Folder of its rules: its own name, or that of a target with the same kernels.
-        borrowed: Operations whose kernels, and rules, are those of another target: its name.
+        borrowed: Name of the other target, by operations that have its kernels and rules.
     """
 
     name: str

@@ -24,7 +24,7 @@ from jitgen.targets.protocol import AnyRules, Derived, HasFamilies, Refusal, Rul
 
 class Verdict(NamedTuple):
     """
-    The answer of `check`; true when the config is legal.
+    Whether a target can run a config, and why not; true when the config is legal.
 
     Attributes:
         ok: Whether the target can run the config.
@@ -128,7 +128,8 @@ def check(config: Config | str, arch: Arch | str | None = None) -> Verdict:
 
     Raises:
         ConfigError: A name or target is not known.
-        InputError: `config` is neither a config nor a name.
+        InputError: `config` is neither a config nor a name, is the name of a kernel for another
+            target, or has no target.
     """
     config, arch = named(config, arch)
     if arch is None:
@@ -176,8 +177,9 @@ def named(config: Config | str, arch: Arch | str | None) -> tuple[Config, Arch |
     Return `config`, or the config of a name, with its target: `arch`, else that of the name.
 
     Raises:
-        ConfigError: The text is not a kernel name, or the kernel is for another target than `arch`.
-        InputError: `config` is neither a config nor a name.
+        ConfigError: The text is not a kernel name.
+        InputError: `config` is neither a config nor a name, or is the name of a kernel for another
+            target than `arch`.
     """
     if isinstance(config, Config):
         return config, arch

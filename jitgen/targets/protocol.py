@@ -265,7 +265,7 @@ class HostLevel(StrEnum):
 
 class Target(Protocol):
     """
-    One target.
+    A target that kernels are compiled for: its devices, operations and rules.
 
     When the object of another distribution is loaded, it is checked for these names.
     """

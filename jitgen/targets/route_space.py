@@ -29,9 +29,9 @@ def check_kind(config: RouteConfig) -> None:
     Require that fields about choosing are set only in kernels that choose.
 
     Raises:
-        Refusal: Experts are given, and yet chosen by something (``E_GIVEN``), logits are of another
-            type (``E_SCORES``), the best of groups are asked for without groups (``E_GROUPS``), or
-            experts of a table are chosen (``E_HASHED``).
+        Refusal: A field about choosing is set although experts are given (``E_GIVEN``) or are those
+            of a table (``E_HASHED``), the scoring of groups is set without groups (``E_GROUPS``),
+            or the type of logits is none of `SCORES` (``E_SCORES``).
     """
     is_given = config.scoring is Scoring.GIVEN
     is_chosen = config.bias or config.grouped
@@ -93,10 +93,10 @@ def room_for(experts: int) -> int | None:
 
 def check_sizes(problem: RouteProblem) -> None:
     """
-    Require that a token's experts exist, and are few.
+    Require that a token has at most `MOST_TOP_K` experts.
 
     Raises:
-        Refusal: They do not, with the code ``E_SIZE``.
+        Refusal: A token has more; the code is ``E_SIZE``.
     """
     refuse_unless(
         problem.top_k <= MOST_TOP_K,
@@ -107,8 +107,8 @@ def check_sizes(problem: RouteProblem) -> None:
 
 def kinds() -> Iterator[RouteConfig]:
     """
-    Yield every combination of words with the default sizes; of those that change the scores of
-    experts or groups in their own way, one for each scoring.
+    Yield configs with the default sizes: one for given experts, each combination of scoring, type,
+    bias and groups, and for each scoring some with maxima of groups, softcap, hash table and load.
     """
     yield RouteConfig(scoring=Scoring.GIVEN)
     for scoring, dtype, bias, grouped in itertools.product(
@@ -125,7 +125,7 @@ def kinds() -> Iterator[RouteConfig]:
 
 
 def kind_of(problem: RouteProblem) -> RouteConfig:
-    """Return the words of every kernel for `problem`, with the default sizes."""
+    """Return the config of every kernel for `problem`, with the default experts and tiling."""
     return RouteConfig(
         scoring=problem.scoring,
         scores_dtype=problem.scores_dtype,

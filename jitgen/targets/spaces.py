@@ -22,7 +22,7 @@ def check_sides(part: Part, sides: Sides, prefix: str = "") -> None:
     Require that each of `sides` of a tiling or a tile has one of its values.
 
     Raises:
-        Refusal: One has not, with the code ``E_`` and its name behind `prefix`.
+        Refusal: A side has another value; the code is ``E_``, `prefix` and its name, in capitals.
     """
     for name, allowed in sides.items():
         have = getattr(part, name)
@@ -41,6 +41,9 @@ def tilings(like: _Tiling, sides: Sides) -> Iterator[_Tiling]:
 
 
 def distance(wanted: Iterable[int], other: Iterable[int]) -> float:
-    """Return the sum of the ratios of sizes: 128 is as far from 64 as from 256."""
+    """
+    Return the sum, over pairs of sizes, of the larger divided by the smaller: 128 is as far from 64
+    as from 256.
+    """
     pairs = zip(wanted, other, strict=True)
     return float(sum(max(pair) / max(1, min(pair)) for pair in pairs))

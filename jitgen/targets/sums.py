@@ -26,9 +26,10 @@ class SumOrder(NamedTuple):
     The one order in which kernels of an operation add up on a target.
 
     Attributes:
-        words: What it is.
-        free: Fields of a config that do not touch it, and those that a call's tensors and words
-            settle; a part's name stands for all of its fields: ``tile``, ``schedule.raster``.
+        words: Text that describes the order.
+        free: Fields of a config that do not change the order, and those that the arguments of a
+            call determine; a part's name stands for all of its fields: ``tile``,
+            ``schedule.raster``.
     """
 
     words: str

@@ -36,7 +36,7 @@ class WgradSpace(NamedTuple):
         return tuple(dict.fromkeys(a for a, _ in self.operands))
 
     def of_out(self, of_a: DType) -> tuple[DType, ...]:
-        """Element types that the gradient may have beside such operands."""
+        """Element types that the gradient may have beside a dy and an a of type `of_a`."""
         return tuple(out for a, out in self.operands if a is of_a)
 
 
@@ -51,7 +51,7 @@ def check_kind(config: GroupedGemmWgradConfig, space: WgradSpace, arch: str) -> 
     Require a layout and types that there are kernels for.
 
     Raises:
-        Refusal: They are others, with the code ``E_LAYOUT`` or ``E_MMA``.
+        Refusal: There are none; the code is ``E_LAYOUT`` or ``E_MMA``.
     """
     refuse_unless(
         config.layout in LAYOUTS,
@@ -68,7 +68,10 @@ def check_kind(config: GroupedGemmWgradConfig, space: WgradSpace, arch: str) -> 
 
 
 def every(space: WgradSpace) -> Iterator[GroupedGemmWgradConfig]:
-    """Yield the configs of `space` in every layout, legal or not, with the default order."""
+    """
+    Yield the configs of `space` in every layout, legal or not, with the default raster, stages and
+    `use_pdl`.
+    """
     for layout, (a_dtype, out_dtype) in itertools.product(Layout, space.operands):
         start = GroupedGemmWgradConfig(
             layout=layout,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Cpu:
-    """See `jitgen.targets.protocol.Target`."""
+    """The target ``cpu``; its members are those of `jitgen.targets.protocol.Target`."""
 
     name = "cpu"
     family = "cpu"

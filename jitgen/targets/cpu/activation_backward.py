@@ -17,7 +17,7 @@ _VALUE_US = 6e-3
 
 
 class ActivationBackward(CpuTiledRules[ActivationBackwardConfig, ActivationBackwardProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `activation_backward` kernels, their candidates and their cost model."""
 
     sums = activation_space.SUMS
     entry = "cpu/activation_backward.py.jinja"

@@ -13,7 +13,7 @@ _VALUE_US = 3e-3
 
 
 class AddLora(CpuTiledRules[AddLoraConfig, AddLoraProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `add_lora` kernels, their candidates and their cost model."""
 
     sums = SumOrder(
         words="16 lanes, each its columns in their order, then lane after lane",
@@ -23,7 +23,10 @@ class AddLora(CpuTiledRules[AddLoraConfig, AddLoraProblem]):
     usual = AddLoraConfig()
 
     def scratch_bytes(self, config: AddLoraConfig) -> int:  # all are alike
-        """Return the bytes of two blocks, as bits and as float32, and of the values between."""
+        """
+        Return the bytes of two blocks, as bits and as float32, of sums, and of the values between a
+        and b.
+        """
         return 2 * 128 * (2 + 4) + 4 * (16 + MOST_PARTS * RANKS[-1] + 128)
 
     def cost_of(self, problem: AddLoraProblem) -> Cost:

@@ -14,7 +14,7 @@ _VALUE_US = 1.5e-3
 
 
 class Combine(CpuTiledRules[CombineConfig, CombineProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `combine` kernels, their candidates and their cost model."""
 
     sums = SumOrder(
         words="expert by expert, as the token lists them; what is shared last",

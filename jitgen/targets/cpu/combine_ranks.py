@@ -13,7 +13,7 @@ from jitgen.targets.sums import SumOrder
 
 
 class CombineRanks(CpuTiledRules[CombineRanksConfig, CombineRanksProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `combine_ranks` kernels, their candidates and their cost model."""
 
     sums = SumOrder(
         words="rank by rank, or expert by expert; what is shared last",

@@ -14,7 +14,7 @@ VALUE_US = 1.5e-3
 
 
 class Dispatch(CpuTiledRules[DispatchConfig, DispatchProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `dispatch` kernels, their candidates and their cost model."""
 
     sums = SumOrder(words="nothing: tokens are copied", free=("can_mask", "tiling"))
     entry = "cpu/dispatch.py.jinja"
@@ -23,7 +23,7 @@ class Dispatch(CpuTiledRules[DispatchConfig, DispatchProblem]):
     limiter = "stream"
 
     def scratch_bytes(self, config: DispatchConfig) -> int:  # it is for no values
-        """Return the bytes of stack that one call takes."""
+        """Return the bytes of stack that one call takes: none."""
         return 0
 
     def check_sizes(self, problem: DispatchProblem) -> None:

@@ -49,10 +49,10 @@ class CpuPrepackedDerived:
     Numbers that follow from a legal config with prepacked weights.
 
     Attributes:
-        scratch_bytes: As of `CpuDerived`.
+        scratch_bytes: Stack that one call takes for values that are decoded, and their sums.
         block_words: 32-bit words of a block of weights: values, then scales.
-        value_words: Those of its values.
-        scale_words: Those of a row's scales.
+        value_words: 32-bit words of a block's values.
+        scale_words: 32-bit words of the scales of a block's row.
     """
 
     scratch_bytes: int
@@ -63,7 +63,7 @@ class CpuPrepackedDerived:
 
 class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
     """
-    Rules of the kernels, their candidates and their cost model.
+    Rules of the `grouped_gemm` kernels, their candidates and their cost model.
 
     No clusters, no accumulator stages: only the scratch on the stack bounds a tile.
     """
@@ -165,7 +165,8 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
 
     def work(self, problem: GroupedGemmProblem, config: GroupedGemmConfig) -> Cost:
         """
-        Count what one thread does: b is decoded for each tile of rows, a for each of columns.
+        Estimate the time of one thread: b is decoded for each tile of rows, a for each tile of
+        columns.
 
         Rows are computed in blocks of four, so a tall tile wastes nothing.
         """
@@ -181,7 +182,10 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
         )
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the templates: of weights as they are, beside bf16, and prepacked."""
+        """
+        Return the templates: for plain weights, for weights beside an a without scales, and for
+        prepacked weights.
+        """
         return (
             Template(
                 root=ROOT,

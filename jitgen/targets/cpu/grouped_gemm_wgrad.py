@@ -25,7 +25,7 @@ _TILE = Tile(m=64, n=128, k=128)
 
 
 class GroupedGemmWgrad(CpuRules[GroupedGemmWgradConfig, GroupedGemmWgradProblem], WgradRules):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `grouped_gemm_wgrad` kernels, their candidates and their cost model."""
 
     sums = SumOrder(
         words="row by row of the group, of float32 within 16",
@@ -76,7 +76,9 @@ class GroupedGemmWgrad(CpuRules[GroupedGemmWgradConfig, GroupedGemmWgradProblem]
         return legal_of((config,), self)
 
     def work(self, problem: GroupedGemmWgradProblem, config: GroupedGemmWgradConfig) -> Cost:
-        """Count what one thread does: dy is decoded for each tile of K, a for each of N."""
+        """
+        Estimate the time of one thread: dy is decoded for each tile of K, a for each tile of N.
+        """
         tile = config.tile
         tiles_n, tiles_k = -(-problem.n // tile.m), -(-problem.k // tile.n)
         decoded = problem.m * (problem.n * tiles_k + problem.k * tiles_n)

@@ -25,7 +25,7 @@ _ROWS = (8, 32, 64)
 
 
 class _Parts(GroupedGemm):
-    """Rules of the grouped GEMM with the same parts."""
+    """Rules of the grouped GEMM that has the parts of a `moe_fc2_dense` kernel."""
 
     space = GroupedGemm.space._replace(
         operands=tuple(
@@ -49,7 +49,7 @@ class _Parts(GroupedGemm):
 
 
 class MoeFc2Dense(CpuRules[MoEFc2DenseConfig, MoEFc2DenseProblem], Fc2Rules):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `moe_fc2_dense` kernels, their candidates and their cost model."""
 
     alignment = 1
     entry = "cpu/moe_fc2_dense.py.jinja"
@@ -75,7 +75,8 @@ class MoeFc2Dense(CpuRules[MoEFc2DenseConfig, MoEFc2DenseProblem], Fc2Rules):
 
     def work(self, problem: MoEFc2DenseProblem, config: MoEFc2DenseConfig) -> Cost:
         """
-        Count what one thread does: b is decoded for each tile of tokens, a for each of columns.
+        Estimate the time of one thread: b is decoded for each tile of tokens, a for each tile of
+        columns.
 
         Rows are computed in blocks of four, and experts that no token of a tile has are left out.
         """

@@ -18,7 +18,7 @@ _VALUE_US = 2e-3
 
 
 class PermuteQuantize(CpuTiledRules[PermuteQuantizeConfig, PermuteQuantizeProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `permute_quantize` kernels, their candidates and their cost model."""
 
     sums = permute_space.SUMS
     entry = "cpu/permute_quantize.py.jinja"

@@ -18,7 +18,7 @@ _SCORE_US = 4e-3
 
 
 class Route(CpuTiledRules[RouteConfig, RouteProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `route` kernels, their candidates and their cost model."""
 
     sums = SumOrder(
         words="a token's experts, in their order",
@@ -37,7 +37,9 @@ class Route(CpuTiledRules[RouteConfig, RouteProblem]):
         route_space.check_experts(config)
 
     def legal_kind(self, config: RouteConfig) -> RouteConfig:
-        """Return `config` with fields that go together, and experts that a kernel has."""
+        """
+        Return `config` with fields that go together, and a number of experts that a kernel has.
+        """
         most = route_space.room_for(config.experts) or route_space.EXPERTS[-1]
         return replace(route_space.legal_kind(config), experts=most)
 
@@ -64,7 +66,7 @@ class Route(CpuTiledRules[RouteConfig, RouteProblem]):
         return Cost(problem.m * problem.experts * _SCORE_US * looks, max(1, problem.m))
 
     def check_sizes(self, problem: RouteProblem) -> None:
-        """Raise a Refusal where the scratch memory is too small."""
+        """Raise a Refusal for more experts, or more experts of a token, than a kernel has."""
         route_space.check_sizes(problem)
         refuse_unless(
             self.experts_for(problem) is not None,

@@ -15,7 +15,7 @@ _VALUE_US = 3e-3
 
 
 class SiluMulQuantize(CpuTiledRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `silu_mul_quantize` kernels, their candidates and their cost model."""
 
     sums = silu_space.SUMS
     entry = "cpu/silu_mul_quantize.py.jinja"
@@ -24,7 +24,7 @@ class SiluMulQuantize(CpuTiledRules[SiluMulQuantizeConfig, SiluMulQuantizeProble
     legal_kind = staticmethod(silu_space.legal_kind)
 
     def scratch_bytes(self, config: SiluMulQuantizeConfig) -> int:  # all are alike
-        """Return the bytes of a block of gates and ups, as bits, and of its y."""
+        """Return the bytes of a block of gates and ups, as bits, and of its results, as float32."""
         return SCALE_BLOCK * (2 * 2 + 4)
 
     def cost_of(self, problem: SiluMulQuantizeProblem) -> Cost:

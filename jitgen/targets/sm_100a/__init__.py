@@ -17,7 +17,7 @@ WIRE = ("combine_ranks", "dispatch")
 
 
 class Sm100a(GpuTarget):
-    """See `jitgen.targets.protocol.Target`."""
+    """The target ``sm_100a``; its members are those of `jitgen.targets.protocol.Target`."""
 
     name = "sm_100a"
     compiler_options = ("--gpu-arch", "sm_100a")

@@ -70,7 +70,10 @@ class Cycles(NamedTuple):
         return max(self.read, self.multiply, self.issue)
 
     def bound(self, num_acc_stage: int) -> float:
-        """Return the cycles that a k-block takes: the slowest unit's."""
+        """
+        Return the cycles that a k-block takes: the slowest unit's; with one accumulator stage the
+        promotion does not overlap the tensor core.
+        """
         if num_acc_stage == 1 and self.promotion:
             return max(self.tensor + self.promotion, self.shared, self.fill)
         return max(self)
@@ -83,7 +86,7 @@ def cycles(
     promotions: float | None = None,
 ) -> Cycles:
     """
-    Return the cycles of a k-block on a CTA.
+    Return the cycles that a k-block of a CTA takes in each unit.
 
     Args:
         config: A legal config.

@@ -14,7 +14,7 @@ from jitgen.targets.sums import SumOrder
 
 
 class GroupedGemm(Sm100Rules):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `grouped_gemm` kernels, their candidates and their cost model."""
 
     entry = "sm100/grouped_gemm.py.jinja"
     note = ON_PAPER
@@ -38,7 +38,10 @@ class GroupedGemm(Sm100Rules):
         return cost.predict(problem, config, device, num_sms)
 
     def check_sizes(self, problem: GroupedGemmProblem) -> None:
-        """Raise a Refusal if rows of a tensor are not a multiple of the TMA unit's alignment."""
+        """
+        Raise a Refusal if rows of a tensor are not a multiple of the TMA unit's alignment, or, for
+        mixed types, of the values that it unpacks at once.
+        """
         super().check_sizes(problem)
         types = problem.operands
         if types.b_layout.is_prepacked:  # of no size is there a kernel

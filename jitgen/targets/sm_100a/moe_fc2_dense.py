@@ -81,7 +81,7 @@ class Sm100Fc2Derived(Sm100Derived):
     Attributes:
         scanned_experts: Experts whose alpha is looked at at once.
         listed_experts: Experts that are found and not yet handed over, at most.
-        first_chunk: k-blocks of a tile that are handed over first, or experts.
+        first_chunk: k-blocks of a tile that are handed over first; with scales in atoms, experts.
     """
 
     scanned_experts: int
@@ -90,7 +90,7 @@ class Sm100Fc2Derived(Sm100Derived):
 
 
 class _Parts(Sm100Rules):
-    """Rules of the grouped GEMM with the same parts."""
+    """Rules of the grouped GEMM that has the parts of a `moe_fc2_dense` kernel."""
 
     space = Sm100Rules.space._replace(
         tile_n=(64, 128),
@@ -130,7 +130,7 @@ class _Parts(Sm100Rules):
 
 
 class MoeFc2Dense(Fc2Rules):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `moe_fc2_dense` kernels, their candidates and their cost model."""
 
     entry = "sm100/moe_fc2_dense.py.jinja"
     note = f"{ON_PAPER}; it takes routing for even"

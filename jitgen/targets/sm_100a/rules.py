@@ -79,13 +79,13 @@ class Sm100Derived:
         read_n: Columns that a warp reads from tensor memory at once.
         epilogue_n: Columns of one store box.
         max_entries: Entries of the table of tile counts.
-        scale_stages: k-blocks whose activation scales may be ahead.
+        scale_stages: k-blocks whose activation scales may be loaded ahead.
         scale_chunk: k-blocks whose weight scales are handed over at once.
         scale_columns: Columns of a tile that share a weight scale, wherever the tile starts.
         scale_values: Weight scales kept for each k-block: one for each `scale_columns`.
         scale_blocks: Blocks of 128 columns whose scales, in atoms, a tile of b may need.
         scale_box: Activation scales that one copy loads: those of a CTA's rows.
-        scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
+        scale_pitch: `scale_box`, rounded up so that copies start at whole 128 bytes.
         lane_tiles: Tiles that each lane of a scheduler warp assigns; 0, because there is no
             scheduler warp.
     """

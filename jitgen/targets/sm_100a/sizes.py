@@ -105,7 +105,7 @@ def has_block_table(config: GroupedGemmConfig) -> bool:
 
 
 def atoms(config: GroupedGemmConfig) -> int:
-    """Return the atoms of scales along K of a stage, for each 128 rows or columns."""
+    """Return the number of atoms of scales along K of a stage, for each 128 rows or columns."""
     values = VALUES[config.operands.scale_granularity]
     return ROW_BYTES * 8 // config.operands.a_dtype.bits // (4 * values)
 
@@ -124,7 +124,9 @@ def scale_padding(config: GroupedGemmConfig, stages: int) -> int:
 
 
 def scale_blocks(tile_n: int) -> int:
-    """Return the blocks of 128 columns that a tile of b meets, wherever it starts."""
+    """
+    Return the largest number of blocks of 128 columns that a tile of b meets, wherever it starts.
+    """
     return -(-(tile_n + SCALE_BLOCK - math.gcd(tile_n, SCALE_BLOCK)) // SCALE_BLOCK)
 
 
@@ -141,7 +143,10 @@ def num_ctas(config: GroupedGemmConfig) -> int:
 
 
 def read_n(tile_n: int) -> int:
-    """Return the columns that a warp reads at once: of its half at most 64, of one weight scale."""
+    """
+    Return the columns that a warp reads from tensor memory at once: its half of a tile if that has
+    at most 64, else 64 or 32 with one weight scale.
+    """
     half = tile_n // 2
     if half <= 64:
         return half
@@ -165,5 +170,5 @@ def epilogue_n(columns: int, out_dtype: DType) -> int:
 
 
 def scale_values(tile_n: int) -> int:
-    """Return the weight scales kept for a k-block."""
+    """Return the number of weight scales kept for a k-block."""
     return tile_n // math.gcd(tile_n, SCALE_BLOCK)

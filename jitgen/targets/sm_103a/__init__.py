@@ -8,7 +8,7 @@ from jitgen.targets.sm_100a.devices import B300, GB300
 
 
 class Sm103a(Sm100a):
-    """See `jitgen.targets.protocol.Target`."""
+    """The target ``sm_103a``; its members are those of `jitgen.targets.protocol.Target`."""
 
     name = "sm_103a"
     compiler_options = ("--gpu-arch", "sm_103a")

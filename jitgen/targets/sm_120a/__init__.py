@@ -10,7 +10,7 @@ from jitgen.targets.sm_120a.devices import DEVICES
 
 
 class Sm120a(GpuTarget):
-    """See `jitgen.targets.protocol.Target`."""
+    """The target ``sm_120a``; its members are those of `jitgen.targets.protocol.Target`."""
 
     name = "sm_120a"
     compiler_options = ("--gpu-arch", "sm_120a")

@@ -61,7 +61,7 @@ class Work(NamedTuple):
     Attributes:
         active: Groups that have rows.
         down: Tiles along M, in all of them.
-        readings: Number of times that the SMs together read a group's weights.
+        readings: Number of times that the SMs together read a group's weights, over all groups.
     """
 
     active: float
@@ -94,8 +94,8 @@ class Call(NamedTuple):
     Predicted time and traffic of a call.
 
     Attributes:
-        tiles: Tiles, of all CTAs.
-        cycles: Their time.
+        tiles: Tiles of all CTAs.
+        cycles: Time of the call, without its fixed cost.
         crossing: Bytes between memory and L2.
         limiter: ``multiply`` or ``stream``.
     """
@@ -113,7 +113,7 @@ def _call(
     device: Device,
     num_sms: int,
 ) -> Call:
-    """Return the call of `problem` with `part` of its rows."""
+    """Return the predicted time and traffic of `problem` with `part` of its rows."""
     tile, paper = config.tile, paper_of(device)
     work = work_of(problem, part, config, num_sms)
     tiles = max(1.0, work.down * -(-problem.n // tile.n))

@@ -23,13 +23,13 @@ class Paper:
         bf16_flop: The same on bf16.
         issue_slots: Instructions that the four schedulers issue.
         reached: Part of these rates that kernels reach.
-        mma_latency: Until a sum can be added to again.
+        mma_latency: Cycles until a sum can be added to again.
         l2_bytes: Brought from L2 while all SMs load.
         sm_l2_bytes: The same while few do.
         l2_share: Part of L2 that weights of a group may take and stay.
         tile_cycles: What starts and ends a tile, as far as nothing hides it.
         uneven: Part of a tile's time by which the last CTA is later than the others.
-        row_cycles: The same for each 8 rows of a tile, to store its results.
+        row_cycles: Cycles for each 8 rows of a tile, to store its results.
         call_us: What a call takes besides its waves.
         dram_share: Part of the published rate of memory that kernels reach.
     """

@@ -13,7 +13,7 @@ from jitgen.targets.sums import SumOrder
 
 
 class GroupedGemm(Sm120Rules):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `grouped_gemm` kernels, their candidates and their cost model."""
 
     entry = "sm120/grouped_gemm.py.jinja"
     note = ON_PAPER

@@ -71,7 +71,7 @@ class Sm120Derived:
         scale_lines: 16-byte lines of an atom that have the scales of a tile of a.
         scale_blocks: Atoms along M that a tile of a meets.
         scale_box: Activation scales that one copy loads: those of a tile's rows.
-        scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
+        scale_pitch: `scale_box`, rounded up so that copies start at whole 128 bytes.
         lane_tiles: Tiles that each lane of a scheduler warp assigns; 0, because there is no
             scheduler warp.
         token_lanes: Lanes of a quad from which instructions take the scales of tokens.

@@ -109,7 +109,10 @@ def scale_lines(tile_m: int) -> int:
 
 
 def scale_blocks(tile_m: int) -> int:
-    """Return the atoms along M that a tile of a meets, which begins at any multiple of its rows."""
+    """
+    Return the largest number of atoms along M that a tile of a meets, which begins at any multiple
+    of its rows.
+    """
     return 1 if SCALE_BLOCK % tile_m == 0 else 2
 
 
@@ -119,7 +122,7 @@ def scale_words(config: GroupedGemmConfig) -> int:
 
 
 def token_lanes(config: GroupedGemmConfig) -> int:
-    """Return the lanes of a quad from which instructions take the scales of tokens."""
+    """Return the number of lanes of a quad from which instructions take the scales of tokens."""
     return SEEN_LANES if config.schedule.safe_selectors else QUAD
 
 

@@ -8,7 +8,7 @@ from jitgen.targets.sm_120a.devices import GB10
 
 
 class Sm121a(Sm120a):
-    """See `jitgen.targets.protocol.Target`."""
+    """The target ``sm_121a``; its members are those of `jitgen.targets.protocol.Target`."""
 
     name = "sm_121a"
     compiler_options = ("--gpu-arch", "sm_121a")

@@ -8,7 +8,7 @@ from jitgen.targets.sm_90a.devices import DEVICES
 
 
 class Sm90a(GpuTarget):
-    """See `jitgen.targets.protocol.Target`."""
+    """The target ``sm_90a``; its members are those of `jitgen.targets.protocol.Target`."""
 
     name = "sm_90a"
     compiler_options = ("--gpu-arch", "sm_90a")

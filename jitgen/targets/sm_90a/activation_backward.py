@@ -43,7 +43,7 @@ of `silu_mul_quantize`.
 
 
 class ActivationBackward(StreamRules[ActivationBackwardConfig, ActivationBackwardProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `activation_backward` kernels, their candidates and their cost model."""
 
     row_edges: tuple[int, ...] = (1, 16, 64, 256, 1024, 4096, 16384)
     sums = activation_space.SUMS
@@ -59,7 +59,7 @@ class ActivationBackward(StreamRules[ActivationBackwardConfig, ActivationBackwar
         return (_NEEDED_BY_FEW if _is_greedy(config) else _NEEDED)[config.tiling.rows]
 
     def listed_for(self, problem: ActivationBackwardProblem) -> tuple[Tiling, ...]:
-        """Return the candidate tilings."""
+        """Return the tilings that may be chosen, legal or not."""
         return _OF_FEW if _is_greedy(problem) else _TILINGS
 
     def work_words(self, config: ActivationBackwardConfig) -> str:

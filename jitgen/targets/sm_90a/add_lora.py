@@ -45,7 +45,7 @@ an H200: on paper.
 
 
 class AddLora(StreamRules[AddLoraConfig, AddLoraProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `add_lora` kernels, their candidates and their cost model."""
 
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
     sums = SumOrder(

@@ -85,7 +85,8 @@ def part_m(config: GroupedGemmConfig) -> int:
 
 def scale_box(config: GroupedGemmConfig) -> int:
     """
-    Return the activation scales of a block of 64 rows of each warpgroup, as one copy loads them.
+    Return how many activation scales one copy loads: those of a block of 64 rows of each math
+    warpgroup, and of extra rows.
 
     A ragged tile starts at any row, but the TMA unit faults (illegal instruction) where its first
     coordinate is not at whole 16 bytes, so that a box begins up to 3 rows ahead.
@@ -111,9 +112,9 @@ def epilogue_n(out_n: int, out_dtype: DType) -> int:
 
 def has_list(config: GroupedGemmConfig) -> bool:
     """
-    Return whether a contiguous kernel lists the tiles that have rows, and deals no others.
+    Return whether a contiguous kernel lists the tiles that have rows, and computes no others.
 
-    Blocks of 128 rows have some, but of their parts many are padding.
+    Every block of 128 rows has rows of a group, but many smaller tiles are padding.
     """
     is_part = config.layout is Layout.CONTIGUOUS and config.tile.m < GROUP_ALIGNMENT
     return is_part and config.cluster.m == 1
@@ -160,6 +161,9 @@ def scale_columns(tile_n: int) -> int:
 
 
 def scale_values(tile_n: int) -> int:
-    """Return the weight scales kept for a k-block: a multiple of 4 is read 16 bytes at a time."""
+    """
+    Return the number of weight scales kept for a k-block: 1, or a multiple of 4, which is read 16
+    bytes at a time.
+    """
     count = tile_n // scale_columns(tile_n)
     return 1 if count == 1 else align(count, 4)

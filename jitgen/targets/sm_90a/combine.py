@@ -44,7 +44,7 @@ of `silu_mul_quantize` on an H200, as nothing of this operation was measured yet
 
 
 class Combine(StreamRules[CombineConfig, CombineProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `combine` kernels, their candidates and their cost model."""
 
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
     sums = SumOrder(

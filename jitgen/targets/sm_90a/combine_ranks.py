@@ -11,7 +11,7 @@ from jitgen.targets.sums import SumOrder
 
 
 class CombineRanks(WireRules[CombineRanksConfig, CombineRanksProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `combine_ranks` kernels, their candidates and their cost model."""
 
     sums = SumOrder(
         words="rank by rank, or expert by expert; what is shared last",
@@ -28,5 +28,5 @@ class CombineRanks(WireRules[CombineRanksConfig, CombineRanksProblem]):
         return combine_space.templates_of(self.entry, self.of_experts)
 
     def vectors(self, problem: CombineRanksProblem) -> int:
-        """Return the vectors that a rank sends and takes."""
+        """Return the number of vectors that a rank sends; it receives as many."""
         return problem.ranks * problem.m * problem.n // 4

@@ -9,7 +9,7 @@ from jitgen.targets.sums import SumOrder
 
 
 class Dispatch(WireRules[DispatchConfig, DispatchProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `dispatch` kernels, their candidates and their cost model."""
 
     sums = SumOrder(words="nothing: tokens are copied", free=("can_mask", "tiling"))
     entry = "sm90/dispatch.py.jinja"
@@ -17,5 +17,5 @@ class Dispatch(WireRules[DispatchConfig, DispatchProblem]):
     columns = "k"
 
     def vectors(self, problem: DispatchProblem) -> int:
-        """Return the vectors that a rank sends and keeps."""
+        """Return the number of vectors that a rank sends; it receives as many."""
         return problem.ranks * problem.m * (problem.k // 4 + problem.top_k)

@@ -85,8 +85,8 @@ class Fp4Derived:
 
     Attributes:
         block_words: 32-bit words of a block of weights: values, then scales.
-        value_words: Those of its values.
-        scale_words: Those of a row's scales.
+        value_words: 32-bit words of a block's values.
+        scale_words: 32-bit words of the scales of a block's row.
         num_partials: Partial sums of a k-block; 0: one sum takes all of K.
         math_warpgroups: Warpgroups that multiply, 64 columns of a tile each; one more loads.
         threads: Threads of a CTA.
@@ -103,7 +103,7 @@ class Fp4Derived:
             sums that they scale: their way from memory costs short sums a tenth of their time.
         max_entries: Entries of the table of tile counts, or of the list of tiles with rows.
         scale_box: Activation scales that one copy loads.
-        scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
+        scale_pitch: `scale_box`, rounded up so that copies start at whole 128 bytes.
     """
 
     block_words: int

@@ -113,8 +113,8 @@ class _Call(NamedTuple):
 
     Attributes:
         us: Microseconds.
-        tiles: How many have rows.
-        waves: Of tiles.
+        tiles: Number of tiles that have rows.
+        waves: Waves of tiles.
         is_slow: Whether its waves wait for products, and not for memory.
     """
 
@@ -225,5 +225,5 @@ def _traffic(problem: GroupedGemmProblem) -> int:
 
 
 def _overlapped(one: float, other: float) -> float:
-    """Return the time of two things that overlap."""
+    """Return the time of two activities that overlap: the longer one, and a part of the other."""
     return float((one**OVERLAP + other**OVERLAP) ** (1 / OVERLAP))

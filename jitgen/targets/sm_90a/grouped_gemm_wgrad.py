@@ -98,7 +98,7 @@ class Sm90WgradDerived:
 
 
 class GroupedGemmWgrad(WgradRules):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `grouped_gemm_wgrad` kernels, their candidates and their cost model."""
 
     alignment = 16  # the TMA unit's grain
     arch = "sm_90a"
@@ -182,7 +182,10 @@ class GroupedGemmWgrad(WgradRules):
     def _memory(
         self, config: GroupedGemmWgradConfig, warpgroups: int, boxes: int
     ) -> tuple[int, int, int]:
-        """Return stages of operands, places of the store, and the bytes of all."""
+        """
+        Return the number of operand stages, the places of the store, and the bytes of shared
+        memory.
+        """
         tile = config.tile
         stage = (tile.m + tile.n) * tile.k * config.a_dtype.bits // 8 + _RING_SLOT_BYTES
         place = _BOX_BYTES * warpgroups

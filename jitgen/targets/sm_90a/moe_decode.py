@@ -54,8 +54,8 @@ class MoeDecodeDerived:
     Numbers that follow from a legal config.
 
     Attributes:
-        threads: Of a CTA.
-        ctas_per_sm: CTAs that an SM has room for: one of this launch, and one of the next.
+        threads: Threads of a CTA.
+        ctas_per_sm: CTAs that an SM has room for: one of this launch, and perhaps one of the next.
         tiles: Pairs of 8 columns of the result that a CTA has sums for.
         shared_bytes: Shared memory of a CTA.
     """
@@ -67,7 +67,7 @@ class MoeDecodeDerived:
 
 
 class MoeDecode(StreamRules[MoeDecodeConfig, MoeDecodeProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `moe_decode` kernels, their candidates and their cost model."""
 
     row_edges: tuple[int, ...] = (1, 2, 4)
     sums = SumOrder(

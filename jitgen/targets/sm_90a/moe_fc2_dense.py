@@ -78,7 +78,7 @@ class Sm90Fc2Derived(Sm90Derived):
 
 
 class _Parts(Sm90Rules):
-    """Rules of the grouped GEMM with the same parts."""
+    """Rules of the grouped GEMM that has the parts of a `moe_fc2_dense` kernel."""
 
     space = Sm90Rules.space._replace(
         tile_m=tuple(_PART_M),
@@ -110,7 +110,7 @@ class _Parts(Sm90Rules):
 
 
 class MoeFc2Dense(Fc2Rules):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `moe_fc2_dense` kernels, their candidates and their cost model."""
 
     entry = "sm90/moe_fc2_dense.py.jinja"
     note = "the model was fitted to grouped GEMMs, and takes routing for even"

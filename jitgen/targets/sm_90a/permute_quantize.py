@@ -147,7 +147,7 @@ _UNWANTED = 0.25
 
 
 class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `permute_quantize` kernels, their candidates and their cost model."""
 
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
     sums = permute_space.SUMS
@@ -213,7 +213,7 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
         return 2 * config.tiling.vector * config.tiling.rows * config.tiling.held
 
     def listed_for(self, problem: PermuteQuantizeProblem) -> tuple[Tiling, ...]:
-        """Return the legal ones of the candidate tilings."""
+        """Return the tilings that may be chosen, legal or not."""
         if problem.format is Format.ROW:
             return _TILINGS_OF_ROWS
         listed = _TILINGS_OF_COPIES if problem.format is Format.NONE else _TILINGS

@@ -72,7 +72,7 @@ _TILINGS_OF = {Format.MXFP4: _TILINGS_OF_MXFP4, Format.NVFP4: _TILINGS_OF_NVFP4}
 
 
 class Quantize(StreamRules[QuantizeConfig, QuantizeProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `quantize` kernels, their candidates and their cost model."""
 
     row_edges: tuple[int, ...] = (1, 8, 32, 128, 512, 2048, 8192, 32768)
     sums = SumOrder(
@@ -121,7 +121,7 @@ class Quantize(StreamRules[QuantizeConfig, QuantizeProblem]):
         return 2 * config.tiling.vector * config.tiling.rows
 
     def listed_for(self, problem: QuantizeProblem) -> tuple[Tiling, ...]:
-        """Return the legal ones of the candidate tilings."""
+        """Return the tilings that may be chosen, legal or not."""
         return _TILINGS_OF.get(problem.format, _TILINGS)
 
     def cost(

@@ -88,14 +88,15 @@ class Sm90RouteDerived:
     Numbers that follow from a legal sm_90a config.
 
     Attributes:
-        shared_bytes: Counts of warps and CTAs, for each expert, and experts of pairs.
+        shared_bytes: Shared memory of a CTA: counts of each expert by warp and CTA, and experts of
+            pairs.
     """
 
     shared_bytes: int
 
 
 class Route(StreamRules[RouteConfig, RouteProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `route` kernels, their candidates and their cost model."""
 
     generation = 2
     alignment = 1
@@ -161,7 +162,10 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
         return (config.experts, *super().sizes_of(config))
 
     def configs(self) -> Iterator[RouteConfig]:
-        """Yield configs of every size, legal or not, with the default launch."""
+        """
+        Yield every kind with every number of experts, threads and CTAs of a cluster, spread or not,
+        legal or not; `use_pdl` is the default.
+        """
         shapes = [
             replace(tiling, is_spread=is_spread)
             for tiling in tilings(Tiling(), _SIDES)
@@ -218,7 +222,10 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
         return problem.scoring is not Scoring.SOFTMAX
 
     def check_sizes(self, problem: RouteProblem) -> None:
-        """Raise a Refusal where lanes cannot hold the experts of a token."""
+        """
+        Raise a Refusal if a token has too many experts, or the lanes of a warp cannot hold the
+        scores of all.
+        """
         route_space.check_sizes(problem)
         refuse_unless(
             self.experts_for(problem) is not None,

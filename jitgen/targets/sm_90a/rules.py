@@ -349,7 +349,9 @@ class Sm90Rules(GemmRules):
         return count, 4 * (count + 1) if count else 0
 
     def _lane_tiles(self, config: GroupedGemmConfig) -> int:
-        """Return the tiles of a wave that each lane of the scheduler warp assigns; else 0."""
+        """
+        Return the tiles of a wave that each lane of the scheduler warp assigns; 0 without one.
+        """
         return boxes.lane_tiles(config) if self.schedules_tiles else 0
 
     def _memory(self, config: GroupedGemmConfig) -> tuple[int, int]:

@@ -120,7 +120,7 @@ _OF_ROWS = (
 
 
 class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `silu_mul_quantize` kernels, their candidates and their cost model."""
 
     row_edges: tuple[int, ...] = (
         *(1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192),
@@ -181,13 +181,16 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
                 yield tiled(start, replace(tiling, loads_ahead=loads_ahead))
 
     def configs(self) -> Iterator[SiluMulQuantizeConfig]:
-        """Yield configs of every size, legal or not, with the default held, loads and launch."""
+        """
+        Yield every kind with every number of rows, threads and CTAs, legal or not; other fields of
+        the tiling are the default.
+        """
         for kind in self.kinds():
             for tiling in tilings(Tiling(), {**_SPAN, "held": (1,)}):
                 yield tiled(kind, tiling)
 
     def listed_for(self, problem: SiluMulQuantizeProblem) -> tuple[Tiling, ...]:
-        """Return the legal ones of the candidate tilings."""
+        """Return the tilings that may be chosen, legal or not."""
         is_row = problem.scale_granularity is Format.ROW
         if problem.activation in _WIDE:
             return _WIDE_ROWS if is_row else _WIDE_TILES

@@ -41,8 +41,8 @@ class StreamDerived:
     Numbers that follow from a legal config.
 
     Attributes:
-        registers: Of a thread, as many as `ctas_per_sm` CTAs leave it.
-        bytes_ahead: Loads of an SM that are under way at once.
+        registers: Registers of a thread if an SM has `ctas_per_sm` CTAs.
+        bytes_ahead: Bytes of the loads of an SM that are under way at once.
     """
 
     registers: int
@@ -87,8 +87,8 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
         sides: Numbers of a tiling and the values that each may have.
         span: Sides that are searched: `sides`, and the CTAs of an SM where only that bounds them.
         listed: Tilings that may be chosen, the best for most rows first.
-        columns: ``n`` or ``k``: the size of a problem that has to end with a whole vector.
-        multiple: Values of it that are a whole vector.
+        columns: Name of the size of a problem that has to be whole vectors, for example ``n``.
+        multiple: Values in a whole vector of that size.
     """
 
     arch = "sm_90a"
@@ -116,7 +116,9 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
         return StreamDerived(registers=registers, bytes_ahead=self.thread_bytes(config) * threads)
 
     def check_flags(self, config: TiledT) -> None:
-        """Raise a Refusal where the tiling does not go with the kind."""
+        """
+        Accept every tiling; a subclass raises a Refusal for one that does not go with the kind.
+        """
 
     def needed(self, config: TiledT) -> int:
         """Return the registers that a thread needs; raise a Refusal where they never suffice."""
@@ -153,7 +155,10 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
         )
 
     def configs(self) -> Iterator[TiledT]:
-        """Yield configs of every size, legal or not, with the default flags and launch."""
+        """
+        Yield every kind with all tilings of `span`, legal or not; other fields of a tiling are the
+        default.
+        """
         for kind in self.kinds():
             for tiling in tilings(self.usual.tiling, self.span):
                 yield tiled(kind, tiling)
@@ -163,11 +168,14 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
         return self.legal(self.kind_of(problem), self.listed_for(problem))
 
     def listed_for(self, problem: ProblemT) -> tuple[Part, ...]:  # some look at it
-        """Return the legal ones of the candidate tilings."""
+        """Return the tilings that may be chosen, legal or not."""
         return self.listed
 
     def is_fitted(self, problem: ProblemT) -> bool:  # some look at it
-        """Say whether the cost model was fitted to calls like `problem`, on an H200."""
+        """
+        Say whether the cost model was fitted to calls like `problem`, on an H200: to none, unless a
+        subclass says so.
+        """
         return False
 
     def confidence_note(self, problem: ProblemT, device: Device) -> str:

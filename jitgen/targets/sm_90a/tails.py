@@ -57,7 +57,9 @@ def check_tail(config: GroupedGemmConfig) -> None:
 
 
 def extra_m(config: GroupedGemmConfig) -> int:
-    """Return the most rows that the last tile of a group has beyond `tile.m`; mostly 0."""
+    """
+    Return the most rows that the last tile of a group has beyond `tile.m`; 0 without `extra_rows`.
+    """
     return EXTRA_M if config.schedule.extra_rows else 0
 
 

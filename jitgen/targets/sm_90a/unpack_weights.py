@@ -48,14 +48,14 @@ class Sm90UnpackDerived:
     Numbers that follow from a legal sm_90a config.
 
     Attributes:
-        registers: Of a thread, as many as `ctas_per_sm` CTAs leave it.
+        registers: Registers of a thread if an SM has `ctas_per_sm` CTAs.
     """
 
     registers: int
 
 
 class UnpackWeights(StreamRules[UnpackWeightsConfig, UnpackWeightsProblem]):
-    """Rules of the kernels, their candidates and their cost model."""
+    """Rules of the `unpack_weights` kernels, their candidates and their cost model."""
 
     row_edges: tuple[int, ...] = (256, 1024, 4096, 16384)
     sums = SumOrder(words="nothing: each value is decoded by itself", free=("b_layout", "tiling"))

@@ -37,14 +37,16 @@ class WireDerived:
     Numbers that follow from a legal config.
 
     Attributes:
-        registers: Of a thread, as many as one CTA of an SM leaves it.
+        registers: Registers of a thread if an SM has one CTA.
     """
 
     registers: int
 
 
 class WireRules(StreamRules[TiledT, ProblemT]):
-    """Rules of kernels that send. A subclass gives its data and the vectors of a call."""
+    """
+    Rules of kernels that send to other GPUs. A subclass gives its data and the vectors of a call.
+    """
 
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024)
     alignment = 8
@@ -61,7 +63,7 @@ class WireRules(StreamRules[TiledT, ProblemT]):
         return WireDerived(registers=registers_of(tiling.threads))
 
     def vectors(self, problem: ProblemT) -> int:
-        """Return the vectors that a rank handles."""
+        """Return the number of vectors that a rank sends."""
         raise NotImplementedError
 
     def cost(self, problem: ProblemT, config: TiledT, device: Device, num_sms: int) -> Cost:
