@@ -145,11 +145,11 @@ class TestWithABias:
     """What was measured without one stands in, where nothing was measured with one."""
 
     def test_times_without_one_decide(self, tables: Path) -> None:
-        ship(tables, record(1, apart=10.0))
+        ship(tables, record(2, apart=10.0))
         choice = select(BIASED, GPU)
 
         assert choice.source == "shipped"
-        assert choice.config == _biased(NAMES[1])
+        assert choice.config == _biased(NAMES[2])
         assert choice.times_us[choice.config] == 100.0
         assert "took 100.0 us without the bias on NVIDIA H200" in choice.why
 
@@ -164,13 +164,13 @@ class TestWithABias:
         assert "without the bias" not in choice.why
 
     def test_each_is_excluded_by_itself(self, tables: Path) -> None:
-        ship(tables, record(1, excluded={NAMES[0]: "it was wrong"}))
-        tuned.exclude(Store.open(), GPU, _biased(NAMES[1]).name(GPU), "it hung")
+        ship(tables, record(2, excluded={NAMES[0]: "it was wrong"}))
+        tuned.exclude(Store.open(), GPU, _biased(NAMES[2]).name(GPU), "it hung")
         choice = select(BIASED, GPU)
 
-        assert choice.excluded == {_biased(NAMES[1]): "it hung"}
-        assert choice.config != _biased(NAMES[1])
-        assert select(PROBLEM, GPU).config.name(GPU) == NAMES[1]
+        assert choice.excluded == {_biased(NAMES[2]): "it hung"}
+        assert choice.config != _biased(NAMES[2])
+        assert select(PROBLEM, GPU).config.name(GPU) == NAMES[2]
 
 
 def _biased(name: str) -> GroupedGemmConfig:
