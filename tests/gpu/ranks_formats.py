@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Layers of ranks in every format of weights, compared with one device that has all experts. A part of
+`python -m tests.gpu.ranks_soak`.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import jitgen
+from jitgen.config import Config
+from jitgen.errors import InputError, JitgenError, UnsupportedConfig
+from jitgen.layer import reference
+from jitgen.parallel import Wire, connect, share
+from tests.gpu.expert_parallel import SMALL, log, part_of
+from tests.gpu.ranks_modes import Blank
+from tests.moe_cases import FORMATS, _quantised
+
+MOST = 9
+"""Tokens of a rank."""
+
+TOP_KS = (1, 4, 8, 16)
+NUMERICS = (None, "invariant")
+ROUNDS = 4
+
+MORE = 1.05
+"""How many times the error of one device ranks may have."""
+
+LIMIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    A rank.
+
+    Attributes:
+        rank: Its number.
+        ranks: How many there are.
+        device: Its device, "cuda" or "cpu".
+    """
+
+    rank: int
+    ranks: int
+    device: str
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device == "cuda"
+
+    def connect(self, top_k: int, limit_s: float = LIMIT_S, **mode: Any) -> Wire:
+        """Return windows of all ranks for the small layer."""
+        sizes: dict[str, Any] = {"hidden": SMALL.hidden, "top_k": top_k, "max_tokens": MOST}
+        group: Any = dist.group.WORLD
+        return connect(group, device=self.device, kind="windows", limit_s=limit_s, **sizes, **mode)
+
+    def tokens(self, config: jitgen.MoEConfig, count: int, seed: int) -> tuple[Tensor, ...]:
+        """Return tokens, weights and experts, and rows of a shared expert."""
+        chance = torch.Generator().manual_seed(1000 * seed + self.rank)
+        x, shared = torch.randn(2, count, config.hidden, generator=chance).bfloat16()
+        scores = torch.rand(count, config.experts, generator=chance)
+        weights, ids = scores.topk(config.top_k)
+        return tuple(each.to(self.device) for each in (x, weights, ids.int(), shared))
+
+    def total(self, values: Tensor) -> list[float]:
+        """Return the sums over ranks."""
+        every = values.double().to(self.device)
+        dist.all_reduce(every)
+        found: list[float] = every.tolist()
+        return found
+
+    def synchronize(self) -> None:
+        if self.is_gpu:
+            torch.cuda.synchronize()
+
+
+class Replay:
+    """
+    A call with tensors of its own, in a CUDA graph where there is a GPU.
+
+    Args:
+        call: Takes x, topk_weights, topk_ids, and ``out=``.
+        given: The first tensors of these.
+        place: The rank.
+    """
+
+    def __init__(
+        self, call: Callable[..., object], given: tuple[Tensor, ...], place: Place
+    ) -> None:
+        self._given = [each.clone() for each in given]
+        self.out = torch.empty_like(given[0])
+        self._call = partial(call, *self._given, out=self.out)
+        self.graph: Any = None
+        if not place.is_gpu:
+            return
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            self._call()
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            self._call()
+        torch.cuda.synchronize()
+
+    def __call__(self, *given: Tensor) -> Tensor:
+        """Return the result for other tensors of the same shapes, which the next replay changes."""
+        for mine, new in zip(self._given, given, strict=True):
+            mine.copy_(new)
+        if self.graph is None:
+            self._call()
+        else:
+            self.graph.replay()
+        return self.out
+
+
+def weights_in(form: str) -> jitgen.ExpertWeights:
+    """Return the small layer's weights in one of `FORMATS`, on the CPU, the same on every rank."""
+    chance = torch.Generator().manual_seed(3)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=chance)
+
+    rows = 2 * SMALL.intermediate
+    w13 = normal(SMALL.experts, rows, SMALL.hidden) * SMALL.hidden**-0.5
+    w2 = normal(SMALL.experts, SMALL.hidden, SMALL.intermediate) * SMALL.intermediate**-0.5
+    biases: dict[str, Tensor] = {}
+    if form.endswith("_bias"):
+        of_w2 = normal(SMALL.experts, SMALL.hidden)
+        biases = {"w13_bias": normal(SMALL.experts, rows), "w2_bias": of_w2}
+    return jitgen.ExpertWeights(**_quantised(form, w13, w2), **biases)
+
+
+def count_of(number: int, rank: int, ranks: int) -> int:
+    """Return the tokens of a rank in a round: one rank after the other has none."""
+    return 0 if number % ranks == rank else 1 + (number * 5 + rank * 3) % MOST
+
+
+def formats(place: Place, forms: list[str]) -> list[str]:
+    """Compare layers in all formats; return what is wrong, the same on every rank."""
+    every = (FORMATS, TOP_KS, NUMERICS)
+    wires = {
+        (top_k, numerics): place.connect(top_k, numerics=numerics)
+        for top_k in every[1]
+        for numerics in every[2]
+    }
+    wrong: list[str] = []
+    for form in forms or every[0]:
+        weights = weights_in(form)
+        weights = weights.of({n: each.to(place.device) for n, each in weights.tensors.items()})
+        for top_k in TOP_KS:
+            trial = Trial(place, weights, replace(SMALL, top_k=top_k))
+            words = []
+            for numerics in NUMERICS:
+                said, is_right = trial.compared(numerics, wires[top_k, numerics])
+                words.append(said)
+                if not is_right:
+                    wrong.append(f"{form} top_k {top_k} {numerics or 'fast'}: {said}")
+                    place.synchronize()
+                    dist.barrier()
+                    wires[top_k, numerics] = place.connect(top_k, numerics=numerics)
+            log(place.rank, f"formats {form} top_k {top_k}: {'; '.join(words)}")
+    return wrong
+
+
+class Trial:
+    """
+    What ranks must compute in one format.
+
+    Args:
+        place: The rank.
+        weights: All experts.
+        config: The layer.
+    """
+
+    def __init__(
+        self, place: Place, weights: jitgen.ExpertWeights, config: jitgen.MoEConfig
+    ) -> None:
+        self.place, self.weights, self.config = place, weights, config
+        self.mine = part_of(weights, place.rank, place.ranks)
+        self.given = [
+            place.tokens(config, count_of(number, place.rank, place.ranks), number)
+            for number in range(ROUNDS)
+        ]
+        self.right, self.rounding = [], 0.0
+        for number, (x, topk_weights, ids, shared) in enumerate(self.given):
+            total = shared.float() if number % 2 else torch.zeros_like(x, dtype=torch.float32)
+            for rank in range(place.ranks):
+                first, count = share(config.experts, rank, place.ranks)
+                here = ids.where((ids >= first) & (ids < first + count), -1)
+                part = reference.moe(x, weights, topk_weights, here, config)
+                self.rounding += float((part.bfloat16() - part).square().sum())
+                total = total + part
+            self.right.append(total)
+
+    def compared(self, numerics: str | None, wire: Wire) -> tuple[str, bool]:
+        """
+        Return what came out, in words, and whether it is right; the same on every rank. Nothing in
+        a trial is a collective, so that an error on one rank ends it on the others, too.
+        """
+        trouble = ""
+        sums = torch.zeros(5, dtype=torch.float64)
+        try:
+            sums = self._sums(numerics, wire)
+        except (InputError, UnsupportedConfig) as error:
+            trouble = f"refused: {error}"
+            sums[4] = 1
+        except JitgenError as error:
+            print(f"rank {self.place.rank}:", traceback.format_exc(), flush=True)
+            trouble = f"failed: {type(error).__name__}: {error}"
+            sums[4] = 1000
+        found = self.place.total(sums)
+        (rounding,) = self.place.total(torch.tensor([self.rounding]))
+        if found[4]:
+            is_refused = found[4] == self.place.ranks  # by all of them, before they send anything
+            return trouble or "failed on another rank", is_refused
+        norm = math.sqrt(found[2])
+        ours, one = math.sqrt(found[0]) / norm, math.sqrt(found[1]) / norm
+        (rounding,) = self.place.total(torch.tensor([self.rounding]))
+        words = f"error {ours:.3e}, one GPU {one:.3e}"
+        if found[3]:
+            return f"{words}, {found[3]:.0f} results of other bits", False
+        if numerics:
+            return f"{numerics} {words}, equal bits", ours <= MORE * one
+        if ours <= MORE * one:
+            return words, True
+        most = math.hypot(one, math.sqrt(rounding) / norm)  # ranks round their sums once more
+        why = f"{ours / one:.3f} of it, where one more rounding of sums makes {most / one:.3f}"
+        return f"{words}, {why}", ours <= MORE * most
+
+    def _sums(self, numerics: str | None, wire: Wire) -> Tensor:
+        """
+        Return the squares of this rank's error, of one device's and of what is right, and how many
+        results have other bits: than one device's, and in a graph than without.
+        """
+        config = replace(self.config, numerics=numerics)
+        whole = jitgen.MoELayer(config, self.weights)
+        layer = jitgen.MoELayer(config, self.mine, max_tokens=MOST, group=wire)
+        sums = torch.zeros(5, dtype=torch.float64)
+        for number, (*given, shared) in enumerate(self.given):
+            extra = {"shared": shared} if number % 2 else {}
+            rank_tokens = max(
+                count_of(number, rank, self.place.ranks) for rank in range(self.place.ranks)
+            )
+            found = layer(*given, rank_tokens=rank_tokens, **extra)
+            one = whole(*given, **extra)
+            right = self.right[number]
+            for place, off in enumerate((found - right, one - right, right)):
+                sums[place] += float(off.double().square().sum())
+            sums[3] += numerics is not None and not torch.equal(found, one)
+        most, other = (
+            self.place.tokens(config, MOST - self.place.rank % 2, seed)[:3] for seed in (8, 9)
+        )
+        replay = Replay(layer, tuple(most), self.place)
+        for given in (other, most):
+            sums[3] += not torch.equal(replay(*given), layer(*given))
+        wire.check()
+        return sums
+
+
+def configs(ranks: int, arch: str, forms: list[str]) -> Iterator[Config]:
+    """Yield the configs of kernels that `formats` needs."""
+    for form in forms or FORMATS:
+        weights = weights_in(form)
+        for top_k in TOP_KS:
+            for numerics in NUMERICS:
+                config = replace(SMALL, top_k=top_k, numerics=numerics)
+                yield from jitgen.MoELayer(config, weights).configs(arch, MOST)
+                for rank in range(ranks):
+                    first, count = share(config.experts, rank, ranks)
+                    part = replace(config, first_expert=first, local_experts=count)
+                    blank: Any = Blank(rank, ranks, MOST)
+                    mine = part_of(weights, rank, ranks)
+                    layer = jitgen.MoELayer(part, mine, max_tokens=MOST, group=blank)
+                    yield from layer.configs(arch)
