@@ -329,7 +329,7 @@ def tail_of(num_places):
 class ScaleWords(NamedTuple):
     """Scales that instructions take from this lane, as words: along K in a stage, and stages."""
 
-    tokens: list[cute.Tensor]  # for every TOKEN_LANES parts one: this lane has those of one part
+    tokens: list[cute.Tensor]  # one for every TOKEN_LANES parts, of one of which this lane has them
     weights: cute.Tensor  # of 8 rows of a part; other lanes of the quad have the others
 
 

@@ -92,7 +92,7 @@ LOG2_E = 1.4426950408889634
 HIGH_LOG2_E = 47274 * 2.0**-15  # its first 16 bits
 LOW_LOG2_E = LOG2_E - HIGH_LOG2_E
 LN_2 = 0.6931471805599453
-LISTED, READY = 1, 2  # named barriers: experts are listed; and so are tokens. Warpgroups' follow
+LISTED, READY = 1, 2  # named barriers: experts are listed; tokens are quantised, too. Warpgroups' follow
 
 
 # sm90/moe_decode/kernel.py.jinja
