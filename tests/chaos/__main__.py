@@ -19,7 +19,7 @@ import click
 
 from jitgen import __version__
 from tests.chaos.report import Stage
-from tests.chaos.stages import STAGES
+from tests.chaos.stages import NAMED, STAGES
 
 
 def _head(stages: list[Stage], *, full: bool) -> str:
@@ -36,7 +36,7 @@ def _head(stages: list[Stage], *, full: bool) -> str:
 
 
 @click.command()
-@click.argument("names", nargs=-1, type=click.Choice(list(STAGES)), metavar="[STAGE]...")
+@click.argument("names", nargs=-1, type=click.Choice(list(NAMED)), metavar="[STAGE]...")
 @click.option("--full", is_flag=True, help="Everything instead of a sample.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write it there.")
 def main(names: tuple[str, ...], full: bool, report: Path | None) -> None:
@@ -44,7 +44,7 @@ def main(names: tuple[str, ...], full: bool, report: Path | None) -> None:
     logging.getLogger("jitgen").addHandler(logging.NullHandler())
     stages = []
     for name in names or STAGES:
-        stages.append(STAGES[name](not full))
+        stages.append(NAMED[name](not full))
         click.echo(stages[-1].text() + "\n")
     text = "\n\n".join([_head(stages, full=full), *(stage.text() for stage in stages)]) + "\n"
     click.echo(text.split("\n\n", 1)[0])

@@ -48,15 +48,30 @@ _QUICK = 2  # trials of one operation in the quick stage, spread over its calls
 Work = Callable[[Path], str]
 
 
-def run(quick: bool = True) -> Stage:
-    """Run all trials in processes that have the shim, one for each core; add up what they found."""
+def run(quick: bool = True, *, errors: int = len(ERRNOS)) -> Stage:
+    """
+    Run all trials in processes that have the shim, one for each core; add up what they found.
+
+    Args:
+        quick: Take a few of an operation's calls.
+        errors: With how many of the six errors a call fails. Of fewer than six, the next call takes
+            the next ones.
+    """
     stage = Stage("calls", "0 raw errors, 0 wrong, 0 lasting harm")
     with tempfile.TemporaryDirectory() as folder:
         shim = Path(folder, "shim.so")
         options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wno-nonnull-compare"]
         subprocess.run(["gcc", *options, "-o", str(shim), str(SHIM), "-ldl"], check=True)
         shares = 1 if quick else os.cpu_count() or 1  # a start takes as long as a sample
-        command = [sys.executable, "-P", "-m", "tests.chaos.calls", str(shim), str(int(quick))]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "tests.chaos.calls",
+            str(shim),
+            str(int(quick)),
+            str(errors),
+        ]
         parts = [
             subprocess.Popen(
                 [*command, str(share), str(shares)],
@@ -234,7 +249,7 @@ class Shim:
         return calls, self._library.chaos_last().decode()
 
 
-def main(shim_path: str, quick: str, share: str, shares: str) -> None:
+def main(shim_path: str, quick: str, errors: str, share: str, shares: str) -> None:
     """Run one share of every operation's trials; print what came of it as JSON."""
     logging.getLogger("jitgen").addHandler(logging.NullHandler())
     shim = Shim(shim_path)
@@ -257,7 +272,7 @@ def main(shim_path: str, quick: str, share: str, shares: str) -> None:
             found["calls"] = calls
             steps = range(0, calls, max(1, calls // _QUICK) if int(quick) else 1)
             for at in steps[int(share) :: int(shares)]:
-                for error in ERRNOS if not int(quick) else (ERRNOS[at % len(ERRNOS)],):
+                for error in _in_turn(at, 1 if int(quick) else int(errors)):
                     for goes_on in (False, True) if not int(quick) else (at % 2 == 0,):
                         found["trials"] += 1
                         made, text = _trial(
@@ -268,6 +283,11 @@ def main(shim_path: str, quick: str, share: str, shares: str) -> None:
                             how = f"{errno.errorcode[error]} at {at}{' and on' * goes_on}"
                             found["failures"].append(f"{how}: {text}")
     json.dump(document, sys.stdout)
+
+
+def _in_turn(at: int, count: int) -> list[int]:
+    """Return `count` errors for the call of number `at`, beginning with another one for each."""
+    return [ERRNOS[(at * count + place) % len(ERRNOS)] for place in range(count)]
 
 
 def _trial(

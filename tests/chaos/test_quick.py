@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 A sample of every attack; ``python -m tests.chaos --full`` runs the whole of them, and so does the
-night.
+night, in which each file call fails with one error in turn instead of all six.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.kernels import REPOSITORY
-from tests.chaos.stages import STAGES
+from tests.chaos.stages import NAMED, STAGES
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -23,7 +23,7 @@ def test_sample(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", [name for name in NAMED if name != "calls"])
 def test_the_whole(name: str, tmp_path: Path) -> None:
     attack(name, tmp_path / "report", "--full", timeout_s=3600)
 

@@ -54,10 +54,17 @@ _GREEDY = {
     (Format.ROW, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, False, 2): 96,
     (Format.ROW, Layout.MASKED, Activation.SWIGLU_BIAS, False, 2): 96,
     (Format.ROW, Layout.MASKED, Activation.GEGLU_TANH, False, 2): 96,
+    (Format.ROW, Layout.MASKED, Activation.SWIGLU_STEP, False, 2): 96,
+    (Format.ROW, Layout.MASKED, Activation.GELU_TANH, False, 2): 96,
+    (Format.BLOCK128, Layout.CONTIGUOUS, Activation.SWIGLU_STEP, False, 4): 96,
+    (Format.BLOCK128, Layout.RAGGED, Activation.SWIGLU_STEP, False, 4): 96,
+    (Format.BLOCK128, Layout.RAGGED, Activation.SWIGLU_BIAS, False, 4): 96,
     (Format.NONE, Layout.CONTIGUOUS, Activation.SWIGLU, False, 4): 128,
     (Format.NONE, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, False, 4): 96,
     (Format.NONE, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, True, 4): 96,
     (Format.NONE, Layout.RAGGED, Activation.SWIGLU_OAI, True, 4): 96,
+    (Format.NONE, Layout.RAGGED, Activation.SWIGLU_BIAS, False, 4): 96,
+    (Format.NONE, Layout.RAGGED, Activation.GEGLU_TANH, True, 2): 72,
 }
 """
 Registers of a thread below which the compiler spills, by rows, by rows and held vectors, or for the
