@@ -36,7 +36,7 @@ from jitgen.remote.refresh import refresh
 from jitgen.settings import settings
 from jitgen.signing.trust import MAX_BYTES
 from jitgen.support.documents import BadDocument, canonical_json, parse_json
-from jitgen.support.text import shown
+from jitgen.support.text import one_line, shown
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -303,10 +303,13 @@ def _document(answer: Answer) -> dict[str, object]:
 
 
 def _reason(answer: Answer, otherwise: str) -> str:
-    """Return the reason in an answer, at most 300 characters of it; `otherwise` if it has none."""
+    """
+    Return the reason in an answer in one line, at most 300 characters of it; `otherwise` if it has
+    none.
+    """
     document = _document(answer)
     for name in ("reason", "error", "detail", "message", "difference", "differs"):
         if document.get(name):
             found = document[name]
-            return (found if isinstance(found, str) else json.dumps(found))[:300]
+            return one_line(found if isinstance(found, str) else json.dumps(found))[:300]
     return otherwise

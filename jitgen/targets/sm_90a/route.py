@@ -219,7 +219,7 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
 
     def is_fitted(self, problem: RouteProblem) -> bool:
         """Say whether the cost model was fitted to calls like `problem`, on an H200."""
-        return problem.scoring is not Scoring.SOFTMAX
+        return problem.scoring in (Scoring.SIGMOID, Scoring.GIVEN)
 
     def check_sizes(self, problem: RouteProblem) -> None:
         """
