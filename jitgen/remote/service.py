@@ -44,10 +44,13 @@ if TYPE_CHECKING:
     from jitgen.runtime.spec import KernelSpec
 
 FAILED_S = 86400.0
-"""For a refusal of the compiler, which holds for its toolchain; the key contains that."""
+"""
+Seconds for which a service is not asked again after the compiler refused a kernel: the refusal
+holds for the toolchain, which is part of the key.
+"""
 
 JOB_LOST_S = 60.0
-"""For a service that lacked a resource or lost a job: it may succeed by then."""
+"""Seconds for which a service is not asked again after it lacked a resource or lost a job."""
 
 WAIT_S = 10.0
 """How long one request waits for a compile: most are done by then."""

@@ -277,7 +277,7 @@ _KINDS: dict[tuple[str, ...], Callable[[Tensor, Tensor, _Scales, _Scales], Scale
     ("BlockWise1x32", "BlockWise1x32"): _mx,
     ("BlockWise1x16+TensorWise", "BlockWise1x16+TensorWise"): _nv,
 }
-"""What makes jitgen's scales of torch's, by the recipes of both operands."""
+"""Functions that make jitgen's scales of torch's, by the recipes of both operands."""
 
 
 def _listed(name: str, value: Any, kind: type) -> tuple[Any, ...]:
