@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from jitgen.cache.entry import Meta, is_key
-from jitgen.cache.folder import Damaged, Folder, Unreadable, unique_name
+from jitgen.cache.folder import Damaged, Folder, unique_name
 from jitgen.cache.root import Root
 from jitgen.errors import CacheError
 from jitgen.events import warn_once
@@ -142,10 +142,8 @@ def _write_first(folder: Folder, name: str, text: bytes, drafts: Folder) -> None
 def _record(folder: Folder, name: str) -> dict[str, str] | None:
     try:
         found = parse_json(_unsealed(folder.read(name, _MAX_BYTES)) or b"")
-    except Unreadable:
-        raise  # it may name another builder, which this one must not replace
     except (FileNotFoundError, PermissionError, Damaged, BadDocument):
-        return None
+        return None  # any other OSError is raised: this builder must not replace an unknown one
     is_record = isinstance(found, dict) and all(type(text) is str for text in found.values())
     return found if is_record else None
 

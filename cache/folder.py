@@ -47,12 +47,6 @@ class Untrusted(Damaged):
     """Another user could have put the file or folder there."""
 
 
-class Unreadable(Damaged):
-    """
-    The file or folder cannot be read now: its content is unknown, and a later read may succeed.
-    """
-
-
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -185,6 +179,7 @@ class Folder:
             FileNotFoundError: The file does not exist.
             Untrusted: Another user could have written to it.
             Damaged: It is no regular file, or has another size.
+            OSError: It cannot be read now; its content is unknown, and a later read may succeed.
         """
         try:
             descriptor = os.open(name, _READ, dir_fd=self.descriptor)
@@ -207,8 +202,7 @@ class Folder:
             if error.errno == errno.EACCES:
                 self._explain(name, wants_folder=False)
             if error.errno in _WRONG:
-                kind = Unreadable if error.errno == errno.EIO else Damaged
-                raise kind(f"{name} cannot be read: {error.strerror}") from None
+                raise Damaged(f"{name} cannot be read: {error.strerror}") from None
             raise
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 

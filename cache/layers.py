@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from jitgen.cache.disk import cause
 from jitgen.cache.entry import LIMITS, META, Entry, Meta, is_key, read_entry, read_meta
-from jitgen.cache.folder import Damaged, Folder, Unreadable, Untrusted
+from jitgen.cache.folder import Damaged, Folder, Untrusted
 from jitgen.cache.root import Root
 from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
@@ -234,7 +234,7 @@ class Layers:
                 marks = whiteouts.read(key, _MAX_BYTES).decode("ascii", "replace").split()
         except FileNotFoundError:
             return frozenset()
-        except (Unreadable, Untrusted):
+        except Untrusted:
             raise
         except Damaged as damage:
             raise _Illegible(str(damage)) from None

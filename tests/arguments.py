@@ -95,6 +95,16 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
         r"a: must have shape \(3, 24, 272\), as b has shape \(3, 136, 272\) \(got \(2, 24, 272\)\)",
     ),
     (
+        "masked a of other groups, where N is K",
+        good("masked")
+        | {
+            "a": torch.ones(2, M, K).to(E4M3),
+            "b": torch.ones(G, K, K).to(E4M3),
+            "b_scale": torch.ones(G, 3, 3),
+        },
+        r"a: must have shape \(3, 24, 272\), as b has shape \(3, 272, 272\) \(got",
+    ),
+    (
         "empty K",
         wrong(a=torch.ones(M, 0).to(E4M3), b=torch.ones(G, N, 0).to(E4M3)),
         r"b: .*K of at",

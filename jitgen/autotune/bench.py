@@ -93,7 +93,8 @@ class Bench:
 
         Raises:
             NotMeasured: No kernel could be timed.
-            Stuck: A process cannot be ended, and the device cannot be used any more.
+            Stuck: A process cannot be ended, and the device cannot be used any more; the error
+                names the kernels that hang, if they can be found.
         """
         self._open(problem_json(problem))
         found = Measurements(times_us={}, faulty={}, unfit={}, missing={})
@@ -105,38 +106,79 @@ class Bench:
             else:
                 _reasons(found, failure)[name] = str(failure)
         while right:
-            try:
-                times = self._ask("time", right, limit_s=self._limit_s * len(right))
-            except (Lost, Refused) as error:
-                self._end()
-                guilty = {name: e for name in right if (e := self._failure("time", [name]))}
-                if not guilty:
-                    raise NotMeasured(
-                        f"timing all kernels in turn failed, each alone did not: {error}"
-                    ) from None
-                for name, failure in guilty.items():
-                    _reasons(found, failure)[name] = str(failure)
-                right = [name for name in right if name not in guilty]
-            else:
-                found.times_us.update(zip(right, cast("list[float]", times), strict=True))
+            times = self._times(right)
+            if not isinstance(times, Exception):
+                found.times_us.update(zip(right, times, strict=True))
                 return found
+            guilty = {name: e for name in right if (e := self._failure("time", [name]))}
+            if not guilty:
+                raise NotMeasured(f"timing all kernels in turn failed, each alone did not: {times}")
+            for name, failure in guilty.items():
+                _reasons(found, failure)[name] = str(failure)
+            right = [name for name in right if name not in guilty]
         reasons = {**found.missing, **found.unfit, **found.faulty}
         name, reason = next(iter(reasons.items()))
         raise NotMeasured(f"no kernel works; {name}: {reason}")
 
-    def _failure(self, method: str, argument: str | list[str]) -> Lost | Refused | None:
+    def _times(self, names: list[str]) -> list[float] | Lost | Refused:
         """
-        Send a request and return the failure, if any; after a failure the next request gets a new
-        process.
+        Time kernels in turn and return their microseconds, or the failure; after a failure the next
+        request gets a new process.
+
+        Raises:
+            Stuck: The process cannot be ended; the error names the kernels that hang, if timing
+                each alone in another process shows them.
         """
         try:
-            self._ask(method, argument, limit_s=self._limit_s)
-        except (Lost, Refused) as error:
-            # After an illegal access every call of that process fails.
-            self._end()
-            return error
+            try:
+                times = self._ask("time", names, limit_s=self._limit_s * len(names))
+            except (Lost, Refused) as error:
+                self._end()
+                return error
         except Stuck as error:
-            error.kernel = argument if isinstance(argument, str) else argument[0]
+            self._end()
+            error.kernels = self._hung(names)
+            if not error.kernels:
+                told = f"one of these kernels hangs, and which one is not known: {', '.join(names)}"
+                raise Stuck(f"{error}; {told}") from None
+            raise
+        return cast("list[float]", times)
+
+    def _hung(self, names: list[str]) -> tuple[str, ...]:
+        """
+        Return those of `names` that hang when they are timed alone; none if no other works, because
+        then the device may be the cause.
+        """
+        if len(names) == 1:
+            return tuple(names)
+        found = []
+        for name in names:
+            try:
+                failure = self._failure("time", [name])
+            except Stuck:
+                self._end()
+                found.append(name)
+            except NotMeasured:  # the device serves no other process
+                return ()
+            else:
+                if isinstance(failure, Lost) and not failure.is_passing:
+                    found.append(name)
+        return tuple(found) if len(found) < len(names) else ()
+
+    def _failure(self, method: str, argument: str | list[str]) -> Lost | Refused | None:
+        """
+        Send a request for one kernel and return the failure, if any; after a failure the next
+        request gets a new process.
+        """
+        try:
+            try:
+                self._ask(method, argument, limit_s=self._limit_s)
+            except (Lost, Refused) as error:
+                # After an illegal access every call of that process fails.
+                self._end()
+                return error
+        except Stuck as error:
+            error.kernels = (argument,) if isinstance(argument, str) else tuple(argument)
             raise
         return None
 

@@ -66,10 +66,11 @@ class Stuck(JitgenError):
     A process that was killed does not end, because the driver waits for its kernel.
 
     Attributes:
-        kernel: Name of the kernel, if it is known.
+        kernels: Names of the kernels that it waits for, or may wait for; empty if they are not
+            known.
     """
 
-    kernel = ""
+    kernels: tuple[str, ...] = ()
 
 
 class Worker:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from jitgen.autotune.bench import Bench, NotMeasured
 from jitgen.autotune.measure.errors import NoDevice
+from jitgen.autotune.process import Stuck
 from jitgen.autotune.space import Planned, SpacePlan, Trial, TrialState, keep
-from jitgen.autotune.tuner import require_plain
+from jitgen.autotune.tuner import HUNG, require_plain
 from jitgen.compile import capacity
 from jitgen.errors import CacheError
 from jitgen.plans import prewarm as compiling
@@ -88,7 +89,7 @@ def search(
         NoDevice: This machine has no device for the target.
         SettingError: JITGEN_OVERRIDE is set.
         CacheError: The store cannot be written.
-        Stuck: A kernel hangs so that its process cannot be ended.
+        Stuck: A kernel hangs so that its process cannot be ended; it is excluded.
     """
     start = time.perf_counter()
     _require(plan, store)
@@ -197,6 +198,11 @@ class _Run:
             found = self.bench.measure(self._plan.problem, names)
         except NotMeasured as error:
             return _without(each, TrialState.MISSING, str(error))
+        except Stuck as error:
+            # If neither is known to hang, the chosen kernel is the one that runs elsewhere.
+            for name in error.kernels or (each.name,):
+                tuned.exclude(self._store, self._plan.arch, name, HUNG)
+            raise
         if reason := found.faulty.get(each.name):
             tuned.exclude(self._store, self._plan.arch, each.name, reason)
             return _without(each, TrialState.EXCLUDED, reason)

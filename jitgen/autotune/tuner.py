@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 TIME_LIMIT_S = 60.0
 """Limit in seconds for verifying one kernel, and for timing it; after that it counts as hung."""
 
+HUNG = "it hung, and could not be ended"
+"""Why a kernel is excluded whose process could not be ended."""
+
 
 def buckets_of(
     problems: Iterable[GroupedGemmProblem],
@@ -99,8 +102,8 @@ def tune(
         NoDevice: This machine has no device for the target.
         SettingError: JITGEN_OVERRIDE is set.
         CacheError: The store cannot be written.
-        Stuck: A kernel hangs so that its process cannot be ended; it is excluded if it was verified
-            or timed alone.
+        Stuck: A kernel hangs so that its process cannot be ended; it is excluded unless it hung
+            while several were timed in turn and timing each alone did not show which.
     """
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)
@@ -233,8 +236,8 @@ class _Run:
         except NotMeasured as reason:
             state, error = TuningState.FAILED, str(reason)
         except Stuck as reason:
-            if reason.kernel:
-                self._exclude(reason.kernel, "it hung, and could not be ended")
+            for name in reason.kernels:
+                self._exclude(name, HUNG)
             raise
         else:
             record = self._record(problem, found, untried)

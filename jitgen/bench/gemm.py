@@ -149,7 +149,6 @@ SUITE = KernelSuite(
     name="gemm",
     cases=lambda _: CASES,
     unit="TFLOP/s",
-    counts_flop=True,
     repetitions=4,
     needs_gpu="the gemm suite",
 )

@@ -147,7 +147,6 @@ def suite(
         name="gradients",
         cases=every,
         unit="us",
-        counts_flop=True,
         needs_gpu="bench gradients",
     )
 

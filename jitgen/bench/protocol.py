@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
+from types import NoneType, UnionType
 from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 from jitgen.autotune.measure.errors import WrongResult
@@ -32,7 +33,7 @@ class Record:
 
     Attributes:
         JSON: The names in the object in their order, ``name=attribute`` where the attribute has
-            another one; empty: those of all fields.
+            another one; empty: those of all fields. Properties are written, and not read.
     """
 
     __slots__ = ()
@@ -61,8 +62,9 @@ class Record:
             ConfigError: `document` is not one that `to_json` returned, and the message says which
                 part is wrong.
         """
-        kinds = get_type_hints(cls)
-        names = cls._attributes().items()
+        made: Any = cls
+        kinds, stored = get_type_hints(cls), {spec.name for spec in fields(made)}
+        names = [(name, each) for name, each in cls._attributes().items() if each in stored]
         return cls(**{each: _decoded(kinds[each], document[name]) for name, each in names})
 
     @classmethod
@@ -86,6 +88,9 @@ def _decoded(kind: Any, value: Any) -> Any:
     if hasattr(kind, "from_json"):
         return kind.from_json(value)
     origin, inner = get_origin(kind), get_args(kind)
+    if origin is UnionType:  # of a kind and None
+        (some,) = (each for each in inner if each is not NoneType)
+        return None if value is None else _decoded(some, value)
     if origin is None:
         return value if kind in (Any, object) else kind(value)
     if issubclass(origin, Mapping):

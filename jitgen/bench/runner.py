@@ -300,7 +300,7 @@ class KernelCase:
         budgets: The smallest allowed ratio of jitgen's rate to that of another side, by the side's
             name.
         ratios: Further ratios. A ratio with a side that was left out is also left out.
-        flop: Number of operations, if the suite counts these.
+        flop: Number of operations; 0 if bytes are counted instead.
     """
 
     name: str
@@ -329,7 +329,6 @@ class KernelSuite:
         name: The word of the command line.
         cases: Yields the cases to measure on a device of a target.
         unit: Unit of the rows: ``GB/s``, ``TFLOP/s``, or ``us``.
-        counts_flop: Whether the amount of a case is a number of operations, not of bytes.
         in_graphs: Whether a side has several calls, captured in a CUDA graph.
         rounds: Rounds in which each side has its turn.
         repetitions: Launches in a turn; its figure is their median.
@@ -340,7 +339,6 @@ class KernelSuite:
     name: str
     cases: Callable[[Arch], Iterable[KernelCase]]
     unit: str = "GB/s"
-    counts_flop: bool = False
     in_graphs: bool = False
     rounds: int = 5
     repetitions: int = 9
@@ -403,7 +401,7 @@ class KernelSuite:
             "TFLOP/s": (rate * 1e-12, f"{us:.1f} us"),
             "us": (us, f"{rate * 1e-9:.0f} GB/s"),
         }[self.unit]
-        if self.unit == "us" and self.counts_flop:
+        if self.unit == "us" and case.flop:
             words = f"{rate * 1e-12:.0f} TFLOPS"
         detail = (words, times.detail(1e6, "us"), *more)
         return Row(

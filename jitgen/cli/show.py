@@ -353,4 +353,4 @@ _SHOWN: dict[str, _Shown] = {
     "key": _key,
 }
 _LINED: dict[str, _Shown] = {"ptx": _ptx_by_line, "sass": _sass_by_line}
-"""The same, with lines of the source."""
+"""What makes the parts that can be shown with lines of the source."""

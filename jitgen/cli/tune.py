@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 from click.core import ParameterSource
@@ -145,11 +146,11 @@ def tune(
     Measure the candidates of the selector; from then on it chooses the fastest.
 
     Problems come from a plan, or from sizes as for `jitgen select`; each represents all problems of
-    its bucket. Kernels are compiled if necessary, verified, and then timed in turn in a separate
-    process. A kernel that hangs, fails or is wrong is excluded and not tried again. Results are
-    stored in the cache for this device and compiler after each problem, so an interrupted run
-    continues where it stopped. If a plan has numbers of calls, the most frequent problems come
-    first.
+    its bucket. Problems of other operations than the grouped GEMM are left out of a plan, with a
+    note. Kernels are compiled if necessary, verified, and then timed in turn in a separate process.
+    A kernel that hangs, fails or is wrong is excluded and not tried again. Results are stored in
+    the cache for this device and compiler after each problem, so an interrupted run continues where
+    it stopped. If a plan has numbers of calls, the most frequent problems come first.
 
     --export without problems writes all measurements of this machine.
 
@@ -159,7 +160,7 @@ def tune(
     estimate, and continues an interrupted search.
     """
     calls: dict[Problem, float] = {}
-    problems = _problems(names, sizes, arch, calls)
+    problems = _problems(output, names, sizes, arch, calls)
     if space is not None:
         if problems is None or export_to is not None or import_from is not None:
             raise click.UsageError("--space takes a plan, or --groups, --m, --n and --k")
@@ -194,11 +195,18 @@ def tune(
 
 
 def _problems(
-    names: tuple[str, ...], sizes: dict[str, Any], arch: Arch | None, calls: dict[Problem, float]
+    output: Output,
+    names: tuple[str, ...],
+    sizes: dict[str, Any],
+    arch: Arch | None,
+    calls: dict[Problem, float],
 ) -> list[GroupedGemmProblem] | None:
     """
     Return the problems to measure; None if the command line names none. Plans' numbers of calls are
-    added to `calls`.
+    added to `calls`, and a note counts the problems that are left out.
+
+    Raises:
+        ConfigError: The plans have problems of other operations alone, which cannot be measured.
     """
     source = click.get_current_context().get_parameter_source
     given = [name for name in (*_SIZES, *_WORDS) if source(name) is ParameterSource.COMMANDLINE]
@@ -209,12 +217,23 @@ def _problems(
             raise click.UsageError(f"a problem needs --{' and --'.join(missing)} too")
         return [GroupedGemmProblem(**sizes)]
     if names:
-        loaded = [load_plan(name) for name in names]
-        for plan in loaded:
+        for plan in [load_plan(name) for name in names]:
             for problem, count in plan.calls(arch or default_arch()).items():
                 calls[problem] = calls.get(problem, 0.0) + count
-        # Problems of other operations are refused later.
-        return cast("list[GroupedGemmProblem]", list(calls))
+        measured = [each for each in calls if isinstance(each, GroupedGemmProblem)]
+        ops = Counter(each.op for each in calls if not isinstance(each, GroupedGemmProblem))
+        others = ", ".join(f"{count} of {op}" for op, count in sorted(ops.items()))
+        if ops and not measured:
+            raise ConfigError(
+                f"only {GroupedGemmProblem.op} can be measured, and these problems are of other "
+                f"operations, which the model alone chooses for: {others}"
+            )
+        if ops:
+            output.note(
+                f"left out {counted(ops.total(), 'problem')} of other operations, which the model "
+                f"alone chooses for: {others}"
+            )
+        return measured
     return None
 
 

@@ -340,13 +340,14 @@ def _print_counts(output: Output, row: Row) -> None:
     """
     Print the executed instructions of a kernel in the first mode of the first completed problem.
     """
-    runs = [run for trial in row.trials for run in trial["runs"]]
-    if not runs:
+    first = next((trial for trial in row.trials if trial["runs"]), None)
+    if first is None:
         return
+    run = first["runs"][0]
     output.line()
-    output.line(row.trials[0]["problem"], style="bold")
-    facts = [(name.replace("_", " "), f"{count:,}") for name, count in runs[0]["counts"].items()]
-    roles = Counter(runs[0]["warp_instructions"])
+    output.line(first["problem"], style="bold")
+    facts = [(name.replace("_", " "), f"{count:,}") for name, count in run["counts"].items()]
+    roles = Counter(run["warp_instructions"])
     facts += [(f"warp instructions in {role}", f"{n:,}") for role, n in roles.most_common()]
     output.fields(facts)
     output.line()

@@ -28,7 +28,7 @@ _BEGIN, _END, _NAMED = "\x01", "\x02", "\x05"
 """Where the text of a partial begins and ends; its name stands behind `_BEGIN`, and ends so."""
 
 _LINE = re.compile("\x03([0-9]+)\x04")
-"""Before a line of a template: its number there."""
+"""A mark in front of each line of a template, with the number that the line has there."""
 
 _EVENT = re.compile("(\x01[^\x05]+\x05|\x02|\x03[0-9]+\x04)")
 _UNMARKED = re.compile(r"[ \t]*(?:#%|##|\{%|\{#|$)")

@@ -42,7 +42,7 @@ class GroupScoring(StrEnum):
     """The sum of its two best scores, with the bias: DeepSeek-V3."""
 
     MAX = "max"
-    """Its best score, with the bias: DeepSeek-V2."""
+    """The best score of the group, with the bias: DeepSeek-V2."""
 
 
 COMPUTED = tuple(each for each in Scoring if each is not Scoring.GIVEN)

@@ -18,7 +18,7 @@ Numbers = NDArray[np.number]
 """Numbers of one type: integers, or floats."""
 
 DType = type[np.number]
-"""Their type in numpy."""
+"""The type in numpy of `Numbers`."""
 
 Elements = NDArray[np.generic]
 """Elements of any type, which are moved but not computed with."""

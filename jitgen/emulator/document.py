@@ -35,7 +35,7 @@ KEYS = {
 """The keys that a document may have."""
 
 _MOST_BYTES = 1 << 26
-"""Of a document; numbers of tensors are in it."""
+"""Largest size of a document in bytes; the values of tensors may be part of it."""
 
 _CALL = {
     "kernel", "devices", "grid", "block", "cluster", "shared", "dependent", "stream", "after",

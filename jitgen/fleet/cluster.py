@@ -45,7 +45,7 @@ RETRIES = 2
 
 
 _SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")
-"""Of schedulers in other processes."""
+"""Schemes of the addresses of schedulers in other processes."""
 
 
 class ClusterError(JitgenError):

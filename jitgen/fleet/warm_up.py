@@ -67,8 +67,8 @@ def warm_up(
         group: The ranks; None for all of them. Without an initialised torch.distributed, this
             process alone.
         arch: The target; None for this process's default.
-        jobs: Compile processes of this rank at a time; None for JITGEN_JOBS, or this rank's part of
-            what cores and memory allow.
+        jobs: Compile processes of this rank at a time; None for JITGEN_JOBS; 0, also of
+            JITGEN_JOBS, for this rank's part of what cores and memory allow.
         patience_s: Seconds without a heartbeat after which a rank counts as dead.
         on_progress: Called on this thread for each kernel that has arrived.
         devices: Names of the devices that a plan's kernels are chosen for, alike on all ranks;

@@ -34,7 +34,7 @@ IN_A_WORD = 8
 """Values of an int32, as checkpoints pack them."""
 
 MIDDLE = 8
-"""What is added to a value there, and to be a code of ``wide1``."""
+"""Number that is added to a value to make its code in such an int32, and in ``wide1``."""
 
 _MOST = 2.0**64
 """Scales are smaller: a factor stays far from the end of float32."""

@@ -29,7 +29,10 @@ from jitgen.formats.prepacked_blocks import runs
 from jitgen.formats.prepacked_scales import NAN, Kept
 
 FACTOR = {BLayout.EXACT1: 2.0**6, BLayout.WIDE1: 2.0**14}
-"""What a group's factor is, over its global scale: kernels' values are as much less."""
+"""
+By layout, the ratio of a group's factor to its global scale; the values that kernels read are
+smaller by this ratio.
+"""
 
 _BIAS = 15
 """Bias of a float16's exponent."""

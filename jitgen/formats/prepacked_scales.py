@@ -59,7 +59,10 @@ class Range(NamedTuple):
 
 
 _LEAST = 16
-"""The same for those below: a factor stays a normal number."""
+"""
+Smallest UE8M0 byte that counts as a group's largest exponent: with a smaller one the group's factor
+would be no normal number.
+"""
 
 RANGES = {
     BLayout.EXACT1: Range(top=127, factor=6 - 127, most=240),  # e4m3 values are v * 2**-6

@@ -34,7 +34,7 @@ _ALONE = {
     "ReLUSquaredActivation": Activation.RELU2,
     **dict.fromkeys(("LinearActivation", "Identity"), Activation.IDENTITY),
 }
-"""The same without a gate."""
+"""Classes of `act_fn`, or its name, and the activation of `MoEConfig` without a gate."""
 
 
 @frozen

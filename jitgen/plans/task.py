@@ -33,7 +33,10 @@ PRELOAD = (
     "jitgen.cache.publishing",
     "jitgen.plans.task:prepare",
 )
-"""What it imports and calls in advance for these tasks, after what every compile needs."""
+"""
+Modules and functions that a process imports and calls in advance for these tasks, after those that
+every compile needs.
+"""
 
 
 _PATHS = ("trust", "token_file")

@@ -36,7 +36,7 @@ from jitgen.remote.refresh import refresh
 from jitgen.settings import settings
 from jitgen.signing.trust import MAX_BYTES
 from jitgen.support.documents import BadDocument, canonical_json, parse_json
-from jitgen.support.text import shown
+from jitgen.support.text import one_line, shown
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -44,10 +44,13 @@ if TYPE_CHECKING:
     from jitgen.runtime.spec import KernelSpec
 
 FAILED_S = 86400.0
-"""For a refusal of the compiler, which holds for its toolchain; the key contains that."""
+"""
+Seconds for which a service is not asked again after the compiler refused a kernel: the refusal
+holds for the toolchain, which is part of the key.
+"""
 
 JOB_LOST_S = 60.0
-"""For a service that lacked a resource or lost a job: it may succeed by then."""
+"""Seconds for which a service is not asked again after it lacked a resource or lost a job."""
 
 WAIT_S = 10.0
 """How long one request waits for a compile: most are done by then."""
@@ -303,10 +306,13 @@ def _document(answer: Answer) -> dict[str, object]:
 
 
 def _reason(answer: Answer, otherwise: str) -> str:
-    """Return the reason in an answer, at most 300 characters of it; `otherwise` if it has none."""
+    """
+    Return the reason in an answer in one line, at most 300 characters of it; `otherwise` if it has
+    none.
+    """
     document = _document(answer)
     for name in ("reason", "error", "detail", "message", "difference", "differs"):
         if document.get(name):
             found = document[name]
-            return (found if isinstance(found, str) else json.dumps(found))[:300]
+            return one_line(found if isinstance(found, str) else json.dumps(found))[:300]
     return otherwise

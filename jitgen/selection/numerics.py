@@ -39,7 +39,8 @@ class Kept(NamedTuple):
 
 def require_word(numerics: object) -> None:
     """
-    Check that `numerics` is one of the words that the argument of this name allows.
+    Check that `numerics` is one of the words that the argument of this name allows besides None,
+    which callers do not pass.
 
     Raises:
         InputError: It is something else.

@@ -136,8 +136,9 @@ class Prewarms:
         configs = answer["configs"]
         prewarm = Prewarm(answer["plan"], arch, pool.name, request.token.name, len(configs))
         self._known[prewarm.number] = prewarm
-        while len(self._known) > _MAX_FINISHED:
-            self._known.popitem(last=False)
+        finished = [each.number for each in self._known.values() if each.is_over]
+        for number in finished[: max(0, len(finished) - _MAX_FINISHED)]:
+            del self._known[number]
         task = asyncio.create_task(self._run(prewarm, request, configs, pool))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -25,6 +25,7 @@ from jitgen.errors import ResourceError
 from jitgen.server.confine import Confinement, confined
 from jitgen.server.settings import Signing
 from jitgen.support.failing import says_passing
+from jitgen.support.text import one_line
 
 _SHOWN = 600
 
@@ -99,17 +100,20 @@ def _environment(root: Path, *, is_own: bool) -> Mapping[str, str]:
 
 
 def _reason(printed: str, said: str) -> str:
-    """Return what `jitgen verify` found, from its JSON or else the end of its standard error."""
+    """
+    Return what `jitgen verify` found, in one line, from its JSON or else the end of its standard
+    error.
+    """
     try:
         kernel = json.loads(printed)["kernels"][0]
     except (ValueError, LookupError, TypeError):
-        return said.strip()[-_SHOWN:] or "verifying failed without a word"
+        return one_line(said)[-_SHOWN:] or "verifying failed without a word"
     if kernel.get("error"):
-        return str(kernel["error"])[:_SHOWN]
+        return one_line(str(kernel["error"]))[:_SHOWN]
     for trial in kernel.get("trials", ()):
         if not trial.get("right"):
             places = "; ".join(trial.get("places", ())[:2])
             fault = trial.get("fault") or {}
             words = f"{trial.get('wrong', 0)} wrong values for {trial.get('problem')}"
-            return f"{words} {places} {fault.get('text', '')}".strip()[:_SHOWN]
+            return one_line(f"{words} {places} {fault.get('text', '')}")[:_SHOWN]
     return f"it is {kernel.get('state')}"

@@ -64,7 +64,7 @@ NAMES = {
     "jitgen.quantize": _OF_WEIGHTS
     | {"load_prepared": "load_prepacked", "save_prepared": "save_prepacked"},
 }
-"""Of each module, old names of what it has: their names now."""
+"""For each module, the old names of what it has, and the names that replace them."""
 
 _GATE = {"limit": "swiglu_limit", "alpha": "swiglu_alpha"}
 _FORMAT = {"activations": "activation_format"}
@@ -90,7 +90,7 @@ ARGUMENTS = {
     "Workspace": {"tokens": "max_tokens"},
     "of": {"tokens": "max_tokens"},  # Workspace.of
 }
-"""Of each call, old names of arguments: their names now."""
+"""For each function, the old names of its arguments, and the names that replace them."""
 
 MISSING: Any = object()
 """The default of an argument that is required, and may be given by its old name."""

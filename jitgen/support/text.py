@@ -68,6 +68,11 @@ def _json_escape(letter: str) -> str:
     return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
 
 
+def one_line(text: str) -> str:
+    """Return `text` with a space in place of every line break and other run of white space."""
+    return " ".join(text.split())
+
+
 def shown(value: object) -> str:
     """
     Return the ``repr`` of `value` for a message, cut to a readable length.

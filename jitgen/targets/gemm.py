@@ -198,7 +198,7 @@ FREE = (
 """Fields of a config that do not change the order of sums on any target; see `SumOrder`."""
 
 FREE_OF_FC2 = tuple(name for name in FREE if name not in {"layout", "epilogue"})
-"""Those of them that configs of `moe_fc2_dense` have."""
+"""Fields of `FREE` that configs of `moe_fc2_dense` have."""
 
 _SPREAD = tuple((2 * i + 9) / 16 for i in range(8))
 """Range of the rows of a group, relative to their mean: from one half to three halves."""

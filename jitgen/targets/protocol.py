@@ -283,7 +283,7 @@ class Target(Protocol):
     """Options of the compiler besides the calling convention: ``("--gpu-arch", "sm_90a")``."""
 
     host_level: HostLevel
-    """For which processors the host part of its kernels is compiled."""
+    """The processors for which the host part of the kernels is compiled."""
 
     devices: tuple[Device, ...]
     """The known devices; the first one is used on machines without any of them."""

@@ -18,7 +18,7 @@ from jitgen.targets.base import BaseRules
 from jitgen.targets.protocol import legal_of, refuse_unless
 
 LAYOUTS = (Layout.RAGGED, Layout.MASKED)
-"""Those whose groups say where their rows are; m_indices would have to be searched for it."""
+"""Layouts whose groups say where their rows are. m_indices would have to be searched for it."""
 
 
 class WgradSpace(NamedTuple):

@@ -277,7 +277,7 @@ _KINDS: dict[tuple[str, ...], Callable[[Tensor, Tensor, _Scales, _Scales], Scale
     ("BlockWise1x32", "BlockWise1x32"): _mx,
     ("BlockWise1x16+TensorWise", "BlockWise1x16+TensorWise"): _nv,
 }
-"""What makes jitgen's scales of torch's, by the recipes of both operands."""
+"""Functions that make jitgen's scales of torch's, by the recipes of both operands."""
 
 
 def _listed(name: str, value: Any, kind: type) -> tuple[Any, ...]:
@@ -298,12 +298,20 @@ def _listed(name: str, value: Any, kind: type) -> tuple[Any, ...]:
 
 
 def _require_swizzle(name: str, recipes: tuple[Any, ...], swizzles: tuple[Any, ...]) -> None:
-    """Require scales of one byte to be swizzled, and all others not to be."""
-    is_blocked = bool(recipes) and recipes[0].name in {"BlockWise1x16", "BlockWise1x32"}
-    wanted = "SWIZZLE_32_4_4" if is_blocked else "NO_SWIZZLE"
-    found = swizzles[0].name if swizzles else "NO_SWIZZLE"
-    if recipes and found != wanted:  # without any, that is the mistake to tell
-        raise InputError(f"swizzle_{name}", f"must be {wanted} for {recipes[0].name} (got {found})")
+    """
+    Require scales of one byte to be swizzled, and all others not to be; a swizzle that is left out
+    is none.
+    """
+    for place, recipe in enumerate(recipes):  # without any, that is the mistake to tell
+        is_blocked = recipe.name in {"BlockWise1x16", "BlockWise1x32"}
+        wanted = "SWIZZLE_32_4_4" if is_blocked else "NO_SWIZZLE"
+        found = swizzles[place].name if place < len(swizzles) else "NO_SWIZZLE"
+        if found != wanted:
+            raise InputError(f"swizzle_{name}", f"must be {wanted} for {recipe.name} (got {found})")
+    if recipes and len(swizzles) > len(recipes):
+        raise InputError(
+            f"swizzle_{name}", f"must be one for each recipe, {len(recipes)} (got {len(swizzles)})"
+        )
 
 
 def _require_contraction(mat_a: Tensor, mat_b: Tensor, dims: Sequence[int]) -> None:

@@ -124,6 +124,20 @@ def test_a_right_kernel(jitgen: Jitgen, processes: Processes) -> None:
     assert processes.tasks[0]["key"] == ""
 
 
+def test_counts_have_the_title_of_the_problem_that_ran(
+    jitgen: Jitgen, processes: Processes
+) -> None:
+    """They were those of a later problem where the first one never ran."""
+    found = verification(NAME)
+    found["trials"].insert(0, trial(problem="rows 9, N 72, K 272, 4 SMs", runs=[]))
+    processes.results[NAME] = found
+    done = jitgen("verify", NAME)
+
+    assert "bulk loads" in done.out
+    assert "rows 5 + 0" in done.out
+    assert "rows 9" not in done.out
+
+
 SCHEDULES = {"proved": False, "observed": [], "explored": [], "most_explored": 8}
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import ScalingType, SwizzleType
 import jitgen
 from jitgen import quantize
 from jitgen.errors import InputError
-from jitgen.torch import scaled_grouped_mm
+from jitgen.torch import scaled, scaled_grouped_mm
 from tests import needs
 from tests.compile.test_drop_ins import (
     EIGHT,
@@ -126,6 +126,27 @@ class TestScaled:
             a, b, a_scale, b_scale, offs=OFFS, alpha=of_all_a * of_all_b, out_dtype=torch.float32
         )
         assert torch.equal(found, expected)
+
+    @pytest.mark.parametrize(
+        ("swizzles", "words"),
+        [
+            (
+                [SwizzleType.SWIZZLE_32_4_4] * 2,
+                "must be NO_SWIZZLE for TensorWise .got SWIZZLE_32_4_4",
+            ),
+            (
+                [SwizzleType.SWIZZLE_32_4_4, SwizzleType.NO_SWIZZLE, SwizzleType.NO_SWIZZLE],
+                "must be one for each recipe, 2 .got 3",
+            ),
+        ],
+    )
+    def test_every_swizzle_is_checked(self, swizzles: list[Any], words: str) -> None:
+        """Only the first one was."""
+        recipes = (ScalingType.BlockWise1x16, ScalingType.TensorWise)
+
+        scaled._require_swizzle("a", recipes, (SwizzleType.SWIZZLE_32_4_4,))
+        with pytest.raises(InputError, match=f"swizzle_a: {words}"):
+            scaled._require_swizzle("a", recipes, tuple(swizzles))
 
     @pytest.mark.parametrize(
         ("change", "words"),

@@ -16,6 +16,7 @@ import pytest
 
 from jitgen.emulator import isa
 from jitgen.emulator.modes import Mode
+from jitgen.errors import UnsupportedPtx
 from tests.emulator.mutation import Mutation, assert_found, by_name
 from tests.emulator.program import EVERY_MODE, found_by, run_ptx
 
@@ -102,6 +103,12 @@ RIGHT = {
     ),
     "reductions": SPREAD.replace(STORE, REDUCE).replace(FENCE, SUM),
 }
+
+
+def test_a_reduction_without_an_operation_is_refused() -> None:
+    """It ended in a KeyError."""
+    with pytest.raises(UnsupportedPtx, match="no operation"):
+        run_ptx(SPREAD.replace(STORE, REDUCE.replace(".add", "")), cluster=2)
 
 
 @pytest.mark.parametrize("mode", EVERY_MODE)

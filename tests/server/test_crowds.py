@@ -210,6 +210,37 @@ def test_prewarms_of_one_token_leave_room(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+def test_a_prewarm_under_way_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A long one was dropped after enough short ones: its job answered 404, and no limit counted it.
+    """
+    monkeypatch.setattr(prewarms, "_MAX_FINISHED", 3)
+
+    async def scene() -> None:
+        async with listening(tmp_path) as there:
+            known = there.service.prewarms
+            long = prewarms.Prewarm("plan", "cpu", "default", "one", 1)
+            known._known[long.number] = long
+            request: Any = SimpleNamespace(token=Token(name="one", sha256="", scopes=()))
+            pool: Any = SimpleNamespace(ask=expand, name="default")
+            short = []
+            for _ in range(6):
+                short.append(await known.begin(request, "plan", "cpu", pool))
+                while not short[-1].is_over:
+                    await asyncio.sleep(0)
+            assert known.find(long.number) is long
+            assert known.find(short[0].number) is None
+            assert known.find(short[-1].number) is short[-1]
+            assert len(known.all()) <= 3 + 2
+
+    async def expand(*_: Any, **__: Any) -> dict[str, Any]:
+        return {"plan": "plan", "configs": []}
+
+    asyncio.run(scene())
+
+
 async def paused(there: Listening, number: int) -> None:
     """Wait until `number` connections, and no others, write to clients that do not read."""
     while [each.flow.write_paused for each in there.state.connections] != [True] * number:

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,9 +77,16 @@ def _linger() -> None:
     time.sleep(600)
 
 
+def _stay() -> None:
+    """Fail, and do not end when the connection is closed, as with a kernel that still runs."""
+    os._exit = lambda status: threading.Event().wait(600)  # type: ignore[assignment]
+    raise ValueError("an odd value")
+
+
 _ENDS: dict[str, Callable[[], object]] = {
     "hang": lambda: time.sleep(600),
     "linger": _linger,
+    "stay": _stay,
     "die": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "leave": lambda: _leave("its last words", 3),

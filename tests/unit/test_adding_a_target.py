@@ -29,7 +29,6 @@ NAMED = {
     "jitgen/ops/activation_backward/call.py": "docstrings: which sizes a GPU takes",
     "jitgen/ops/add_lora/call.py": "a docstring: which sizes a GPU takes",
     "jitgen/config/quantize.py": "a docstring: an example",
-    "jitgen/ops/quantize/call.py": "a docstring: what GPUs have a kernel for",
     "jitgen/config/route.py": "a docstring: an example",
     "jitgen/config/combine.py": "a docstring: an example",
     "jitgen/config/permute_quantize.py": "a docstring: an example",

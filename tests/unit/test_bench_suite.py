@@ -17,11 +17,12 @@ from jitgen.autotune.measure.clock import Batch, Call
 from jitgen.autotune.measure.rotation import rotation
 from jitgen.autotune.measure.times import Times
 from jitgen.autotune.measure.workload import Workload
-from jitgen.bench import REPORTS, cases, gpu, grouped, grouped_targets, runner
+from jitgen.bench import REPORTS, cases, gpu, grouped, grouped_targets, kernel, runner
 from jitgen.bench.cases import Case
 from jitgen.bench.grouped_records import Section
 from jitgen.bench.grouped_report import GroupedReport, geometric_mean
 from jitgen.bench.peers import Peer
+from jitgen.bench.protocol import Record, Row
 from jitgen.bench.runner import Ready
 from jitgen.config import Layout
 from jitgen.errors import ConfigError
@@ -55,6 +56,21 @@ def test_suites_are_found_by_their_names() -> None:
     assert not list(replace(report(), suite="blackwell").targets())
     with pytest.raises(KeyError):
         bench.find("gemm")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Row(suite="gemm", what="a rate", value=2.5, unit="GB/s", budget=2.0, is_rate=True),
+        Row(suite="gemm", what="a time", value=1.0, unit="us", detail="5 rounds"),
+        kernel.Checked(title="mine", rows=({"right": True},)),
+    ],
+)
+def test_a_record_with_derived_values_is_read_again(record: Record) -> None:
+    """Properties that a record writes, and values that may be None, were no keys of a field."""
+    document = json.loads(json.dumps(record.to_json()))
+
+    assert type(record).from_json(document) == record
 
 
 def test_rows_of_groups_vary_with_the_spread_and_never_between_runs() -> None:

@@ -89,11 +89,8 @@ PLACES = {
     "autotune/tuner.py _Run._missing": (PASSING, "this run"),
     "autotune/tuner.py _Run._record": (CERTAIN, "the same"),
     "autotune/space_run.py _Run._measured": (CERTAIN, "the same"),
-    "autotune/bench.py Bench.measure": (
-        CERTAIN,
-        "sorted by `_reasons`",
-    ),
     "autotune/bench.py Bench._failure": (NONE, "names the kernel of an error"),
+    "autotune/bench.py Bench._times": (NONE, "names the kernels of an error"),
     "autotune/process.py Worker._kill": (NONE, "its own process"),
     # What a process finds out once. A failure that may pass raises, and what raises is not cached.
     "compile/toolchain.py cpu_level": (CERTAIN, "/proc/cpuinfo is not there"),

@@ -395,3 +395,17 @@ class TestGate:
         wrong = SimpleNamespace(returncode=1, stdout=text, stderr="")
 
         assert refusal(lambda *_, **__: wrong) == "a race at line 7"
+
+    @pytest.mark.parametrize(
+        "printed",
+        [
+            {"stdout": r'{"kernels": [{"error": "a race\n  at line 7"}]}', "stderr": ""},
+            {"stdout": "", "stderr": "a race\n at line 7\n"},
+        ],
+    )
+    def test_its_reason_is_one_line(
+        self, refusal: Callable[..., str], printed: dict[str, str]
+    ) -> None:
+        wrong = SimpleNamespace(returncode=1, **printed)
+
+        assert refusal(lambda *_, **__: wrong) == "a race at line 7"

@@ -272,8 +272,10 @@ def test_types_that_a_target_lacks_are_an_error(tmp_path: Path) -> None:
         (
             "groups = 8",
             "activation = 'swiglu'\ngroups = 8",
-            r"no key 'activation' in one of grouped_gemm: it belongs to activation_backward and "
-            r"silu_mul_quantize; allowed",
+            (
+                r"no key 'activation' in one of grouped_gemm: it belongs to activation_backward "
+                r"and silu_mul_quantize; allowed"
+            ),
         ),
         ("[[problems]]", "[problems]", r"problems must be a list of tables"),
         ("[[problems]]", "[[problems", r"is no TOML"),

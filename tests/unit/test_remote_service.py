@@ -139,6 +139,17 @@ def test_a_job_that_the_compiler_refused_is_a_reason_for_a_day(stand: Stand, cod
         assert remembered_s(server, "compile") == 86400
 
 
+def test_a_reason_of_several_lines_becomes_one(stand: Stand) -> None:
+    """It is part of a warning, which is one line."""
+    failed = state("failed", code="E_COMPILE", reason="ptxas said\n  no\r\n")
+    with toxic.toxic(routes(entries=MISSING, compile=accepted(), jobs=failed)) as server:
+        found = stand.ask(server.url, ENTRY)
+
+    assert isinstance(found, Miss)
+    assert "ptxas said no" in found.reason
+    assert len(found.reason.splitlines()) == 1
+
+
 @pytest.mark.parametrize("code", ["E_RESOURCE", "E_TIMEOUT", "E_TOOLCHAIN", "E_ENDED", ""])
 def test_a_job_for_which_something_was_lacking_is_one_for_a_minute(stand: Stand, code: str) -> None:
     """Memory that had run out at the service used to be taken for the compiler's refusal."""

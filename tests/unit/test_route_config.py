@@ -12,10 +12,11 @@ import torch
 
 import jitgen
 from jitgen.config import Arch, Config
-from jitgen.config.route import RouteConfig, RouteProblem, Tiling
+from jitgen.config.route import RouteConfig, RouteProblem, Scoring, Tiling
 from jitgen.errors import ConfigError, UnsupportedConfig
 from jitgen.ops.route import samples
 from jitgen.targets.legality import check, rules
+from jitgen.targets.sm_90a.devices import H200
 from tests.refusals import assert_refused
 
 DEEPSEEK = RouteConfig(scoring="sigmoid", scores_dtype="f32", bias=True, grouped=True, experts=256)
@@ -25,6 +26,18 @@ MORE = Tiling(threads=512)
 SPREAD = Tiling(threads=512, cluster=2, is_spread=True, use_pdl=True)
 PROBLEM = RouteProblem(m=64, experts=256, top_k=8)
 ARCHES = [Arch.CPU, Arch.SM_90A, Arch.parse("sm_100a"), Arch.parse("sm_120a")]
+
+
+def test_scores_that_were_never_timed_have_a_note() -> None:
+    """The model was fitted to sigmoids and given experts; all but softmax passed for fitted."""
+    found = rules("sm_90a", "route")
+    noted = [
+        scoring
+        for scoring in Scoring
+        if found.confidence_note(replace(PROBLEM, scoring=scoring), H200)
+    ]
+
+    assert noted == [Scoring.SOFTMAX, Scoring.SQRTSOFTPLUS, Scoring.IDENTITY]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jitgen.autotune import TuningState, bench, process
+from jitgen.autotune import TuningState, bench, process, tuner
 from jitgen.cache import Store
 from jitgen.config import Arch
 from jitgen.runtime.session import select
@@ -19,6 +22,26 @@ from tests.unit.tune_stand import LARGE, NAMES, SMALL, Stand, exclusions, is_ali
 @pytest.fixture
 def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     return set_up(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def unkillable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Signals to a worker process have no effect, as while the driver waits for its kernel."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def popen(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(real(*arguments, **options))
+        return started[-1]
+
+    real = subprocess.Popen
+    monkeypatch.setattr(process, "_KILL_S", 0.1)
+    monkeypatch.setattr(process, "_GOODBYE_S", 0.1)
+    monkeypatch.setattr(process.subprocess, "Popen", popen)
+    monkeypatch.setattr(process.os, "killpg", lambda *_: None)
+    yield
+    for each in started:
+        each.kill()
+        each.wait()
 
 
 class TestFailures:
@@ -221,7 +244,7 @@ class TestFailures:
 
         def failure(self: object, method: str, name: str) -> None:
             error = process.Stuck("process 1 hangs in the driver")
-            error.kernel = name
+            error.kernels = (name,)
             raise error
 
         monkeypatch.setattr(bench.Bench, "_failure", failure)
@@ -229,3 +252,40 @@ class TestFailures:
             run()
 
         assert exclusions() == {0: "it hung, and could not be ended"}
+
+    @pytest.mark.sampled(1)
+    @pytest.mark.parametrize("method", ["time", "verify"])
+    def test_a_kernel_that_hangs_for_good_is_excluded(
+        self, stand: Stand, unkillable: None, method: str
+    ) -> None:
+        """The joint timing named no kernel, and the next run met the same hang."""
+        stand.script(**{f"{method}_2": "hang"})
+        with pytest.raises(process.Stuck):
+            run()
+
+        assert exclusions() == {2: tuner.HUNG}
+        (row,) = run().rows
+        assert row.state is TuningState.MEASURED
+
+    @pytest.mark.sampled(1)
+    @pytest.mark.parametrize("rest", [{"time_together": "hang"}, {"time": "hang"}])
+    def test_a_hang_that_no_kernel_alone_shows_excludes_none(
+        self, stand: Stand, unkillable: None, rest: dict[str, str]
+    ) -> None:
+        """Together only, or each of them, as on a device that runs nothing any more."""
+        stand.script(**rest)
+        with pytest.raises(process.Stuck) as stuck:
+            run()
+
+        assert exclusions() == {}
+        assert all(name in str(stuck.value) for name in NAMES)
+
+    def test_a_refusal_whose_process_does_not_end_names_its_kernel(
+        self, stand: Stand, unkillable: None
+    ) -> None:
+        """Ending it raised the error, and that of the request alone named a kernel."""
+        stand.script(verify_1="stay")
+        with pytest.raises(process.Stuck):
+            run()
+
+        assert exclusions() == {1: tuner.HUNG}

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from jitgen.autotune.bench import Bench, Measurements
 from jitgen.autotune.measure.errors import NoDevice
+from jitgen.autotune.process import Stuck
 from jitgen.autotune.space import SpacePlan, TrialState, plan
 from jitgen.autotune.space_run import SpaceReport, search
+from jitgen.autotune.tuner import HUNG
 from jitgen.cache import Store
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import CacheError, ConfigError, SettingError
 from jitgen.plans import prewarm as compiling
+from jitgen.selection import measurements as tuned
 from jitgen.settings import settings
 from jitgen.targets.legality import check
 from tests.cli.conftest import Jitgen, jitgen
@@ -202,6 +206,27 @@ class TestSearch:
         assert "at most 4 groups" in reasons[names[1]]
         assert again.planned == ()
         assert report.count(TrialState.EXCLUDED) == 2
+
+    @pytest.mark.parametrize("named", [True, False])
+    def test_a_kernel_that_hangs_for_good_is_excluded(
+        self, stand: Stand, monkeypatch: pytest.MonkeyPatch, named: bool
+    ) -> None:
+        """The next search met it again; where the hang has no name, it is not the choice."""
+        found = planned(WIDE, within=1e9)
+        name = next(row.name for row in found.planned if row.name != found.chosen.name)
+
+        def measure(_: Bench, problem: object, names: list[str]) -> Measurements:
+            if name in names:
+                error = Stuck("process 1 hangs in the driver")
+                error.kernels = (name,) if named else ()
+                raise error
+            return Measurements(dict.fromkeys(names, 50.0), {}, {}, {})
+
+        monkeypatch.setattr(Bench, "measure", measure)
+        with pytest.raises(Stuck):
+            run(found)
+
+        assert tuned.exclusions(Store.open(), Arch.CPU) == {name: HUNG}
 
     def test_what_is_not_compiled(self, stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nothing is known of it, and a later run tries it."""

@@ -27,7 +27,10 @@ LARGEST_ERROR = 2.0**-7
 """Largest difference to the reference, as a part of its largest value: bfloat16 rounds by 2**-9."""
 
 MEAN_ERROR = 2.0**-8
-"""The same in the Frobenius norm, where rounding to bfloat16 leaves about 2**-9.6."""
+"""
+Largest difference to the reference in the Frobenius norm, as a part of the reference's norm:
+rounding to bfloat16 leaves about 2**-9.6.
+"""
 
 _CHUNK_ROWS = 4096
 """Rows of a that are compared at a time."""

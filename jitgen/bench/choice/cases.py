@@ -195,7 +195,10 @@ _USUAL = (
 )
 
 LAYER_BYTES, LAYER_FLOP = 30e9, 4e12
-"""The same limits for layers: half a GPU's memory."""
+"""
+Limits of a layer's problem: bytes of operands and results, and floating-point operations. The bytes
+are less than half of a GPU's memory.
+"""
 
 
 @frozen

@@ -324,4 +324,4 @@ def _tables() -> dict[str, NDArray[np.float32]]:
 _TABLES = _tables()
 
 _FP4_PAIRS = _TABLES["e2m1"][np.arange(256)[:, None] >> np.array([0, 4]) & 0xF].view(np.float64)
-"""For each byte the two float32 that it stands for, in the 64 bits of one element."""
+"""The two float32 values that each byte stands for, in the 64 bits of one element."""

@@ -90,7 +90,10 @@ ELEMENT_TYPES = (
     _element("tf32", 32),
     _element("tf32.ftz", 32),
 )
-"""By code; where a copy pads, 16 elements take 16 bytes, the padding behind them."""
+"""
+Types of elements, in the order of their codes. Where a copy pads, 16 elements and the padding
+behind them take 16 bytes.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ OPERATIONS: dict[str, tuple[Callable[[str], Update], set[str]]] = {
         {"u32"},
     ),
 }
-"""For each operation what makes its update, and the types."""
+"""For each operation the function that makes its update, and the types that it exists for."""
 
 _HALF_OPERATIONS = {
     "add": _in_halves(np.add),

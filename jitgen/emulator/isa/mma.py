@@ -41,7 +41,9 @@ _SCALES = {
     "mxf4": {"2X": "ue8m0"},
     "mxf4nvf4": {"2X": "ue8m0", "4X": "ue8m0 ue4m3"},
 }
-"""Of each kind how many scales a row may have, the default first, and of which types."""
+"""
+For each kind the numbers of scales that a row may have, the default first, and the types of each.
+"""
 
 _FLOATS = frozenset({"f32", "f16"})
 _ELEMENTS = {

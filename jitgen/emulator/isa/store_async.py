@@ -44,8 +44,10 @@ def emit(builder: Builder, instruction: Instruction) -> None:
 @emits("red.async")
 def emit_reduce(builder: Builder, instruction: Instruction) -> None:
     """``red.async.relaxed.cluster...mbarrier::complete_tx::bytes.add.u32 [a], b, [mbarrier]``."""
-    operation = next((part for part in instruction.parts if part in OPERATIONS), "no operation")
+    operation = next((part for part in instruction.parts if part in OPERATIONS), "")
     _refuse(instruction, {"red", "relaxed", "cluster", operation})
+    if not operation:
+        raise Unsupported("no operation")
     update = update_of(operation, instruction.parts[-1])
     _emit(builder, instruction, builder.constant(update, "update"))
 

@@ -69,7 +69,10 @@ _SHAPES: dict[tuple[str, ...], CopyShape] = {
         for name, numbers in _HALVES.items()
     },
 }
-"""By the modifiers. Of ``4x256b`` it is not documented which lanes it writes."""
+"""
+Shapes of copies, by the modifiers of the instruction. No document says which lanes ``4x256b``
+writes, so it is missing.
+"""
 
 _FORMATS = {(): 8, ("b8x16", "b4x16_p64"): 4, ("b8x16", "b6x16_p32"): 6}
 """Bits of an element in shared memory, by the modifiers behind the shape."""

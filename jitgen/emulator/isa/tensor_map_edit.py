@@ -98,7 +98,10 @@ FIELDS = {
     "element_stride": Field(lambda number: (Piece(52, 3 * number, 3),), _minus_one, True),
     "box_dim": Field(_box, _minus_one, True),
 }
-"""By name; the rank is given minus one, strides in bytes, ordinal 0 being that of dimension 1."""
+"""
+Fields of a tensor map by name. The rank is given minus one and strides in bytes; ordinal 0 of a
+stride is that of dimension 1.
+"""
 
 
 @emits("tensormap.replace.tile")

@@ -58,8 +58,8 @@ LIMITS = {
     12: Limits(shared_bytes=99 * 1024, cluster=8),
 }
 """
-By major compute capability. No document says that sm_120 has larger clusters than portable ones, so
-it has none here.
+Limits by major compute capability. No document says that sm_120 has clusters above the portable
+size, so it has none here.
 """
 
 

@@ -46,7 +46,7 @@ _FORCED_ROUNDS = 64
 """Rounds in which all spinning threads change nothing before that is a deadlock."""
 
 _ROUNDS_WITHOUT_TIME = 8
-"""Of these, those before time leaps ahead."""
+"""Rounds in which all spinning threads change nothing before time leaps ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,10 @@ Plane = NDArray[np.int32]
 Place = Box | Scattered
 
 _MAX_KEPT = 1 << 20
-"""Granules of reads that are kept: 8 MiB of their numbers."""
+"""
+Limit of what is kept of reads: granules of scattered ones, 8 MiB of their numbers, and boxes, each
+of which has one number.
+"""
 
 WORD = 4
 """Bytes of a granule, unless single bytes are told apart."""
@@ -90,7 +93,7 @@ class Track:
 
     @property
     def is_full(self) -> bool:
-        """Whether more than `_MAX_KEPT` reads are kept."""
+        """Whether more than `_MAX_KEPT` granules of scattered reads, and boxes, are kept."""
         return self._num_kept > _MAX_KEPT
 
     def split(self) -> None:

@@ -32,11 +32,14 @@ _CALL = re.compile(
 )
 _RETURN = re.compile(r"(@!?\s*%?[\w$]+\s+)?ret(?:\.uni)?")
 _FAILURE = "__assertfail"
-"""What device code calls where an assertion does not hold; it never returns."""
+"""The function that device code calls where an assertion does not hold; it never returns."""
 
 
 _PRINT = "vprintf"
-"""What device code prints with: nothing is shown here, and it returns that nothing was printed."""
+"""
+The function that device code prints with. Nothing is shown, and its result says that nothing was
+printed.
+"""
 
 
 @dataclass(frozen=True, slots=True)

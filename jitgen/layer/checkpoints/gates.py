@@ -36,8 +36,8 @@ _NAMES = {
 
 _WITHOUT_GATES = {"relu2": Activation.RELU2, "relu": Activation.RELU}
 """
-The same for experts without gates. SiLU and GELU are missing on purpose: a checkpoint with them may
-have gates that were not found.
+Names, in configs, of the activations that layers support for experts without gates. SiLU and GELU
+are missing on purpose: a checkpoint with them may have gates that were not found.
 """
 
 _WORDS = {

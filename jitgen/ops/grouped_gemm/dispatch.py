@@ -234,8 +234,8 @@ def _form(config: Any) -> ScaleFormat:
 
 _unit_scales: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}
 """
-Scales of 1 by device and number of groups. They are never freed, because kernels of any stream may
-read them after the call, and the session, that made them has ended.
+Scales of 1 by device and number of groups. They are never freed, because a kernel of any stream may
+still read them when the call and the session that made them have ended.
 """
 
 

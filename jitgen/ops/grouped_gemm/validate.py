@@ -130,7 +130,7 @@ def validate(args: Arguments[Tensor], session: Session, *, has_memory: bool = Tr
     front = (num_groups, a.shape[1]) if is_masked else (a.shape[0],)
     wanted = (*front, k // of_a.values_per_element)
     if tuple(a.shape) != wanted:
-        require("a", a, shape=(wanted, f"as b has shape {tuple(b.shape)}{_hint(a, b)}"))
+        require("a", a, shape=(wanted, f"as b has shape {tuple(b.shape)}{_hint(a, b, k)}"))
     for name, size in (("K", k), ("N", n)):
         if size == 0:
             raise InputError("b", f"must have {name} of at least 1 (got 0)")
@@ -255,10 +255,12 @@ def _torch_types(dtypes: Sequence[DType]) -> list[torch.dtype]:
     return [of_torch for of_torch, dtype in OF_TORCH.items() if dtype in dtypes]
 
 
-def _hint(a: Tensor, b: Tensor) -> str:
-    """Return a likely reason why the shapes of a and b differ, as text; empty if none is known."""
+def _hint(a: Tensor, b: Tensor, k: int) -> str:
+    """Return a likely reason why a has another K than b, as text; empty if none is known."""
     of_a, of_b = OF_TORCH[a.dtype], OF_TORCH[b.dtype]
-    if of_a is not of_b:
+    if a.shape[-1] * of_a.values_per_element == k:
+        return ""
+    if of_a.values_per_element != of_b.values_per_element:
         return f": {of_b} has two values a byte, {of_a} one"
     if a.shape[-1] == b.shape[1]:
         return ", (G, N, K); jitgen.torch.grouped_mm takes torch's order, (G, K, N)"

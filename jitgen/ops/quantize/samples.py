@@ -26,7 +26,7 @@ from jitgen.support.frozen import frozen
 _WARP = 32
 
 COLUMNS = 16
-"""What K is a multiple of."""
+"""K is a multiple of this."""
 
 
 @frozen

@@ -13,7 +13,7 @@ STREAMING = (
 """Operations whose kernels have nothing of one generation: see `jitgen.targets.sm_90a.streams`."""
 
 WIRE = ("combine_ranks", "dispatch")
-"""Those between the GPUs of a host, which have nothing of one generation, either."""
+"""Operations between the GPUs of a host, whose kernels have nothing of one generation, either."""
 
 
 class Sm100a(GpuTarget):

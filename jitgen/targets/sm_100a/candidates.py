@@ -48,7 +48,10 @@ _SUMMED = (
     (256, 192, Cluster(m=2), 2, _PAIR),
     (256, 256, Cluster(m=2), 1, _PAIR),
 )
-"""The same where the tensor core sums all of K: stages are tiles, beside the columns of scales."""
+"""
+Rows, columns, cluster, accumulator stages and schedule, where the tensor core sums all of K: stages
+are tiles, beside the columns of scales.
+"""
 
 
 def candidates(layout: Layout, operands: Operands) -> tuple[GroupedGemmConfig, ...]:

@@ -37,16 +37,20 @@ _SCANNED_ROWS = 1024
 
 _SPLIT_REGISTERS = {"update_registers": 200, "other_registers": 104}
 """
-Of a thread of tiles that are split, where ptxas spills a word or two otherwise: at 128 columns with
-an equal share, 168, of what an update warp keeps between tiles; and with scales in atoms, where the
-others have 64 of what those keep. 2 x 200 + 104 are those of three warpgroups.
+Registers of a thread where tiles are split. With an equal share, 168, ptxas spills a word or two of
+the values that an update warp keeps between tiles of 128 columns. With the numbers for scales in
+atoms, which leave the other warps 64, it spills values that those warps keep. 2 x 200 + 104 are the
+registers of three warpgroups.
 """
 
 FIRST_CHUNK = 8
 """k-blocks that are handed over first, so that work begins; then twice as many, up to a chunk."""
 
 FIRST_EXPERTS = 2
-"""The same where chunks are of experts, each of which may have one k-block or many."""
+"""
+Experts that are handed over first, where chunks are of experts, each of which may have one k-block
+or many; then twice as many, up to a chunk.
+"""
 
 LISTED_EXPERTS = 64
 """

@@ -38,7 +38,7 @@ _WIDE: _Listed = (
     (64, 128, 128, _SHARED),
     (128, 128, 128, _SHARED),
 )
-"""The same where rows have two bytes for each value."""
+"""Rows, columns, depth and schedule, where rows have two bytes for each value."""
 
 _PACKED: _Listed = (
     (8, 64, 512, _STREAM),
@@ -49,7 +49,7 @@ _PACKED: _Listed = (
     (64, 128, 256, _SHARED),
     (128, 128, 128, _SHARED),
 )
-"""The same where both operands have two values a byte."""
+"""Rows, columns, depth and schedule, where both operands have two values a byte."""
 
 _BYTES: _Listed = (
     (8, 64, 256, _STREAM),
@@ -70,7 +70,7 @@ _PROMOTED: _Listed = (
     (64, 128, 128, _SHARED),
     (128, 128, 128, _SHARED),
 )
-"""The same where scales are applied by promotion, every 128 of K."""
+"""Rows, columns, depth and schedule, where scales are applied by promotion, every 128 of K."""
 
 
 def candidates(

@@ -28,7 +28,7 @@ MAX_STAGES = 8
 """More operand stages than this hide nothing more."""
 
 MIN_STAGES = 2
-"""With one, nothing loads while warps multiply."""
+"""With a single operand stage, nothing loads while warps multiply."""
 
 MAX_ENTRIES = 512
 """Entries of the table of tile counts in shared memory, as on sm_90a."""

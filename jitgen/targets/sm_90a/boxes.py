@@ -54,7 +54,10 @@ REGISTERS = {
     2: Registers(load=40, math=232, promoted=192, plain=208),
     3: Registers(load=32, math=160, promoted=128, plain=128),
 }
-"""By the number of math warpgroups. At 208 plain accumulators shared memory ends, too."""
+"""
+Registers of a thread, by the number of math warpgroups. With 208 plain accumulators shared memory
+ends, too.
+"""
 
 
 def math_warpgroups(tile_m: int) -> int:

@@ -28,7 +28,10 @@ MOST_TILES = 4
 
 _SHARED_BYTES = 232_448
 _SHARED_BYTES_OF_TWO = 115_712
-"""Of a CTA, if an SM has two of them: half of 228 KB, without 1 KB that the system takes."""
+"""
+Bytes of shared memory of a CTA if an SM has two of them: half of 228 KB, without 1 KB that the
+system takes.
+"""
 
 _STAGE_BYTES = 16 * CHUNK
 _TOKEN_BYTES = 8 * CHUNK  # a chunk of 8 tokens
@@ -43,8 +46,8 @@ _NEEDED = 48
 
 _CALL_US, _BYTES_PER_US = 8.0, 4.25e6
 """
-What a call of one token takes besides its bytes, and the rate at which they cross DRAM: on an H200,
-measured on 2026-11-28.
+Microseconds of a call of one token besides reading its bytes, and the rate at which these cross
+DRAM. Both were measured on an H200 on 2026-11-28.
 """
 
 

@@ -37,7 +37,10 @@ k-blocks has, with one each, and those that are found next.
 """
 
 _CHUNK_WORDS = 2 * SCALE_CHUNK + 2
-"""Of a chunk besides its scales: expert and place of each k-block, their number, and the end."""
+"""
+Words of a chunk besides its scales: the expert and the place of each k-block, their number, and the
+end.
+"""
 
 _PART_M = {64: 16, 128: 64}
 """Rows of a that one copy loads if a tile has fewer tokens than rows."""

@@ -131,10 +131,13 @@ _TILINGS_OF_ROWS = (
 )
 
 _CALL_US, _LATENCY_US, _BYTES_PER_US = 1.5, 0.7, 3.85e6
-"""A launch, a load from memory, and the rate of memory where most bytes are stored."""
+"""
+Microseconds of a launch and of a load from memory, and the rate of memory where most bytes are
+stored.
+"""
 
 _RELAY_US, _RELAYED_PER_US = 1.4, 0.65e6
-"""The second launch, and the scales that it brings to their rows."""
+"""Microseconds of the second launch, and the scales a microsecond that it brings to their rows."""
 
 _SECTOR_BYTES = 64
 """

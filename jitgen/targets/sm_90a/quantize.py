@@ -18,7 +18,7 @@ COLUMNS = 16
 
 _SIDES = {"rows": (1, 2, 4, 8), "threads": (64, 128, 256), "vector": (8, 16)}
 _SPAN = {**_SIDES, "ctas_per_sm": (2, 3, 4, 5, 6, 7, 8, 9, 16)}
-"""With the CTAs of an SM, which nothing but the SM bounds."""
+"""Values of each number of a tiling, with the CTAs of an SM, which the SM alone bounds."""
 
 
 _NEEDED = {
@@ -36,8 +36,8 @@ layout with nvidia-cutlass-dsl 4.8.1.
 
 _SPEEDS = {8: (4.9, 3.0e6), 16: (5.3, 3.6e6), 32: (5.95, 4.0e6)}
 """
-By the columns of a lane's loads: microseconds of a call without rows, and bytes per microsecond.
-Assumed to be what `silu_mul_quantize` has on an H200.
+Microseconds of a call without rows, and bytes per microsecond, by the columns of a lane's loads.
+They are assumed to be those of `silu_mul_quantize` on an H200.
 """
 
 _FLAT = Tiling(rows=1, threads=64, ctas_per_sm=16)
@@ -50,8 +50,8 @@ _TILINGS = (
 )
 _TILINGS_OF_MXFP4 = (Tiling(ctas_per_sm=6, vector=16, is_persistent=False), *_TILINGS)
 """
-Before the others what issues fewest instructions for a value: 12.6 in SASS, where 4 rows of 8
-columns take 18. Rounding to e2m1, not memory, is what bounds them.
+The first tiling issues the fewest instructions for a value: 12.6 in SASS, where 4 rows of 8 columns
+take 18. Rounding to e2m1 bounds these kernels, not memory.
 """
 
 _TILINGS_OF_NVFP4 = (
@@ -64,8 +64,9 @@ _TILINGS_OF_NVFP4 = (
     _FLAT,
 )
 """
-Its registers are more. The first issues 19.9 instructions for a value, the second 22.5; before
-kernels were made shorter the second, with 24.3, took 62 us for 8192 x 7168 values on an H200.
+NVFP4 needs more registers. The first tiling issues 19.9 instructions for a value, the second 22.5.
+Before kernels were made shorter, the second issued 24.3 and took 62 us for 8192 x 7168 values on an
+H200.
 """
 
 _TILINGS_OF = {Format.MXFP4: _TILINGS_OF_MXFP4, Format.NVFP4: _TILINGS_OF_NVFP4}

@@ -30,7 +30,7 @@ start.
 """
 
 _MORE_THREADS = 512
-"""The same for more tokens than a cluster of `_FEW_THREADS` has warps: 128 in one round."""
+"""Threads of a CTA for more tokens than a cluster of `_FEW_THREADS` has warps: 128 in one round."""
 
 _MOST_OF_THREADS = 512
 """Experts up to which each thread adds up the pairs of one."""
@@ -49,37 +49,49 @@ sixteenth waits for another to end, and the whole takes twice as long.
 """
 
 _LAUNCH_US = 2.2
-"""What a launch takes that does nothing. This and the next six: measured on an H200."""
+"""
+Microseconds of a launch that does nothing. This number and the next six were measured on an H200.
+"""
 
 _SECOND_US = 1.5
-"""The same of a second launch, which is ready when the first one ends."""
+"""Microseconds of a second launch that does nothing and is ready when the first one ends."""
 
 _COUNTS_US = 0.015
-"""What the second launch takes for the counts of each cluster."""
+"""Microseconds that the second launch takes for the counts of each cluster."""
 
 _THREADS_US = 0.15
-"""What a CTA of more than `_FEW_THREADS` takes to start, beyond one of these."""
+"""Microseconds to start a CTA of more than `_FEW_THREADS`, beyond those for a smaller one."""
 
 _CLUSTER_US = 1.0
-"""What starting a cluster takes, and waiting for what its CTAs counted."""
+"""Microseconds to start a cluster and to wait for the counts of its CTAs."""
 
 _ISSUED = 2.5
 """
-Instructions of an SM, if none waits, in a cycle of `Device.clock_mhz`, which is lower than that of
-kernels so short. Most are of integers, of which an SM begins two in a cycle.
+Instructions that an SM issues in a cycle of `Device.clock_mhz` if no warp waits. Kernels as short
+as these run at a higher clock. Most instructions are of integers, of which an SM begins two in a
+cycle.
 """
 
 _CYCLES = 5.4
-"""Such cycles of a warp that is alone, for an instruction: each waits for one before it."""
+"""
+Cycles of `Device.clock_mhz` for each instruction of a warp that is alone on its SM: each
+instruction waits for an earlier one.
+"""
 
 _LEAST_TOKENS = 8
-"""Of a CTA before there is another cluster: as in the template."""
+"""Tokens that each CTA has at least before there is another cluster, as in the template."""
 
 _INSTRUCTIONS = (390, 20)
-"""Of a warp for a token: whatever k is, and for each of the chosen; 256 experts in SASS."""
+"""
+Instructions of a warp for a token, whatever k is, and for each of its k experts: counted in SASS
+for 256 experts.
+"""
 
 _INSTRUCTIONS_OF_PAIR = 4
-"""Of a warp for a pair that is counted, and for one that is sorted; 32 at a time, in SASS."""
+"""
+Instructions of a warp for each pair that is counted, and for each that is sorted: counted in SASS,
+where a warp takes 32 pairs at a time.
+"""
 
 
 @frozen
@@ -219,7 +231,7 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
 
     def is_fitted(self, problem: RouteProblem) -> bool:
         """Say whether the cost model was fitted to calls like `problem`, on an H200."""
-        return problem.scoring is not Scoring.SOFTMAX
+        return problem.scoring in (Scoring.SIGMOID, Scoring.GIVEN)
 
     def check_sizes(self, problem: RouteProblem) -> None:
         """

@@ -29,7 +29,7 @@ TILE_VECTORS = 32
 
 _SIDES = {"rows": (1, 2, 4, 8), "threads": (32, 64, 128, 256), "held": (1, 2, 4)}
 _SPAN = {**_SIDES, "ctas_per_sm": (1, 2, 3, 4, 5, 6, 7, 8, 9, 16)}
-"""With the CTAs of an SM, which nothing but the SM bounds."""
+"""Values of each number of a tiling, with the CTAs of an SM, which the SM alone bounds."""
 
 
 _OF_TILES = {1: 56, 2: 64, 4: 80, 8: 168}
@@ -76,8 +76,9 @@ _WIDE = frozenset({Activation.SITU, Activation.GEGLU, Activation.GELU})
 _OF_WIDE_TILES = {1: 80, 2: 128, 4: 255}
 _OF_WIDE_ROWS = {(1, 1): 128, (2, 1): 168, (4, 1): 255}
 """
-The same of activations with several polynomials: by rows, with loads ahead for up to two of them,
-and by whole rows and held vectors. Found likewise, for kinds with each layout and scale.
+Registers below which the compiler spills for activations with several polynomials: by rows, with
+loads ahead for up to two of them, and by whole rows and held vectors. Found in the same way, for
+kinds with each layout and scale.
 """
 
 _BOUNDED = frozenset({Activation.SWIGLU_STEP, Activation.SWIGLU_BIAS})
@@ -86,7 +87,10 @@ _OF_BOUNDED_TILES = {**_OF_UNSCALED_TILES, 2: 72, 4: 96}
 
 _FIRST = frozenset({Activation.SWIGLU, Activation.SWIGLU_OAI})
 _OF_UNSCALED_CONTIGUOUS = {1: 64, 2: 96, 4: 128}
-"""Of contiguous rows without scales, for activations other than these two, whose table is above."""
+"""
+Registers below which the compiler spills for contiguous rows without scales, by rows, for
+activations other than those in `_FIRST`, which have the table above.
+"""
 
 _UNSCALED_CONTIGUOUS = (
     Tiling(ctas_per_sm=4),
@@ -102,14 +106,14 @@ _WIDE_ROWS = (
     Tiling(rows=1, threads=256, ctas_per_sm=2),
     Tiling(rows=2, threads=256, ctas_per_sm=1),
 )
-"""For those; none was measured."""
+"""Tilings for activations in `_WIDE` with a scale for each row; none was measured."""
 
 _MEASURED = (
     Tiling(is_persistent=False),
     Tiling(rows=2, ctas_per_sm=9),
     Tiling(rows=1, threads=64, ctas_per_sm=16),
 )
-"""For ragged rows, block scales, swiglu: what ten tilings left on an H200, most rows first."""
+"""Tilings for ragged rows, block scales and swiglu: the best of ten on an H200, most rows first."""
 
 _USUAL = (
     Tiling(ctas_per_sm=6),
@@ -117,7 +121,10 @@ _USUAL = (
     Tiling(rows=1, threads=64, ctas_per_sm=16),
 )
 _OF_NO_SEARCH = (Tiling(ctas_per_sm=6, is_persistent=False), *_USUAL[1:])
-"""For ragged rows whose scale, if they have one, is given: 8 % faster than the same persistent."""
+"""
+Tilings for ragged rows whose scale, if they have one, is given. The first is 8 % faster than the
+same one with persistent CTAs.
+"""
 
 _OF_ROWS = (
     Tiling(rows=2, threads=256, ctas_per_sm=3),
@@ -125,7 +132,7 @@ _OF_ROWS = (
     Tiling(rows=2, threads=256, ctas_per_sm=2),
     Tiling(rows=1, threads=256, ctas_per_sm=3),
 )
-"""The last two for the kinds that need the registers."""
+"""Tilings for a scale for each row. The last two are for the kinds that need the registers."""
 
 
 class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]):

@@ -24,10 +24,10 @@ from jitgen.targets.spaces import Sides, check_sides, distance, tilings
 WARP = 32
 
 MOST_CTAS = 32
-"""Of an SM at once."""
+"""Most CTAs that an SM has at once."""
 
 MOST_THREADS = 2048
-"""Of an SM at once."""
+"""Most threads that an SM has at once."""
 
 _PARTITIONS = 4  # of an SM, each with registers of its own for every fourth warp
 _REGISTERS_PER_PARTITION = 16_384

@@ -17,10 +17,12 @@ from jitgen.targets.spaces import check_sides
 from jitgen.targets.sums import SumOrder
 
 LAYOUTS = (BLayout.EXACT1, BLayout.FOLDED1)
-"""What is unpacked to e4m3: wide1 is for bfloat16 activations, beside which that is of no use."""
+"""
+Layouts that are unpacked to e4m3. wide1 is for bfloat16 activations, which do not use e4m3 weights.
+"""
 
 THREADS = 256
-"""Of a CTA: 8 for each two of its 64 rows."""
+"""Threads of a CTA: 8 for each two of its 64 rows."""
 
 _SIDES = {"columns": (4, 8, 16, 32, 64), "ctas_per_sm": (2, 3, 4, 5, 6, 7, 8)}
 _NEEDED = 40
@@ -31,15 +33,15 @@ _TILINGS = (Tiling(), Tiling(columns=4), Tiling(columns=64))
 _CALL_US = 5.0
 _BYTES_PER_US = 3.7e6
 """
-What a call takes besides its bytes, and the rate at which they cross DRAM. Assumed to be what
-`silu_mul_quantize` has on an H200.
+Rate at which a call's bytes cross DRAM. It and `_CALL_US`, the microseconds that a call takes
+besides, are assumed to be those of `silu_mul_quantize` on an H200.
 """
 
 _SCANNED_BYTES_PER_US = 7.5e6
 """Rate at which rows' scales come from L2, where each CTA of the row looks for the largest."""
 
 _ROW_BYTES = 256
-"""Of the scales of 64 rows in one block."""
+"""Bytes of the scales of 64 rows in one block."""
 
 
 @frozen
