@@ -18,7 +18,7 @@ from jitgen.targets import silu_space
 from jitgen.targets.base import Cost, tiled
 from jitgen.targets.protocol import Device, refuse_unless
 from jitgen.targets.sm_90a.devices import H200, silu_fit_of
-from jitgen.targets.sm_90a.streams import WARP, StreamRules, registers_of
+from jitgen.targets.sm_90a.streams import WARP, StreamRules
 from jitgen.targets.spaces import tilings
 
 VECTOR = 8
@@ -46,27 +46,23 @@ _OF_WHOLE_ROWS = {
     (4, 1): 255,
     (4, 2): 255,
 }
-_OF_LARGER_ROWS = {**_OF_WHOLE_ROWS, (2, 1): 96}
+_OF_WHOLE_NUMBERED_ROWS = {**_OF_WHOLE_ROWS, (2, 1): 96}
 _MANY_ROWS = 8
 _GREEDY = {
     (Format.ROW, Layout.MASKED, Activation.SWIGLU, False, 1): 72,
     (Format.ROW, Layout.MASKED, Activation.SWIGLU_OAI, True, 2): 96,
     (Format.ROW, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, False, 2): 96,
-    (Format.ROW, Layout.MASKED, Activation.GELU_TANH, False, 2): 96,
+    (Format.ROW, Layout.MASKED, Activation.SWIGLU_BIAS, False, 2): 96,
     (Format.ROW, Layout.MASKED, Activation.GEGLU_TANH, False, 2): 96,
-    (Format.ROW, Layout.MASKED, Activation.GEGLU_TANH, True, 2): 96,
-    (Format.ROW, Layout.CONTIGUOUS, Activation.GEGLU_TANH, True, 2): 96,
     (Format.NONE, Layout.CONTIGUOUS, Activation.SWIGLU, False, 4): 128,
     (Format.NONE, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, False, 4): 96,
     (Format.NONE, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, True, 4): 96,
     (Format.NONE, Layout.RAGGED, Activation.SWIGLU_OAI, True, 4): 96,
-    (Format.NONE, Layout.RAGGED, Activation.GELU_TANH, False, 4): 96,
-    (Format.NONE, Layout.RAGGED, Activation.GEGLU_TANH, False, 4): 96,
-    (Format.NONE, Layout.RAGGED, Activation.GEGLU_TANH, True, 2): 72,
 }
 """
-Registers of a thread below which the compiler spills, by rows, by rows and held vectors, or for the
-kinds that take more, with interleaved gates or not; what is not listed spills always. Found by
+Registers of a thread below which the compiler spills more than a few instructions, by rows, by rows
+and held vectors, or for the kinds that take more, with interleaved gates or not; what is not listed
+always spills. Found by
 compiling with nvidia-cutlass-dsl 4.8.1: every kind with what may be chosen, the others a sample,
 with a step to spare. No formula gives them, for the compiler orders loads as it likes.
 Rows with numbers of their own need more: of whole rows a step; of eight in a tile some spill.
@@ -80,10 +76,6 @@ Registers below which the compiler spills for activations with several polynomia
 loads ahead for up to two of them, and by whole rows and held vectors. Found in the same way, for
 kinds with each layout and scale.
 """
-
-_BOUNDED = frozenset({Activation.SWIGLU_STEP, Activation.SWIGLU_BIAS})
-_OF_BOUNDED_TILES = {**_OF_UNSCALED_TILES, 2: 72, 4: 96}
-"""The same of activations that bound or shift both inputs. Some kinds would need a step less."""
 
 _FIRST = frozenset({Activation.SWIGLU, Activation.SWIGLU_OAI})
 _OF_UNSCALED_CONTIGUOUS = {1: 64, 2: 96, 4: 128}
@@ -207,9 +199,16 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
 
     def listed_for(self, problem: SiluMulQuantizeProblem) -> tuple[Tiling, ...]:
         """Return the tilings that may be chosen, legal or not."""
-        kind = self.kind_of(problem)
-        found = (_uncrowded(kind, tiling) for tiling in _listed_for(problem))
-        return tuple(dict.fromkeys(found))
+        is_row = problem.scale_granularity is Format.ROW
+        if problem.activation in _WIDE:
+            return _WIDE_ROWS if is_row else _WIDE_TILES
+        if is_row:
+            return _OF_ROWS
+        if _is_unscaled_contiguous(problem):
+            return _UNSCALED_CONTIGUOUS
+        if not problem.scale_granularity.has_float_scales and problem.layout is Layout.RAGGED:
+            return _OF_NO_SEARCH
+        return _MEASURED if _is_measured(problem) else _USUAL
 
     def cost(
         self,
@@ -250,32 +249,6 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
         )
 
 
-def _listed_for(problem: SiluMulQuantizeProblem) -> tuple[Tiling, ...]:
-    is_row = problem.scale_granularity is Format.ROW
-    if problem.activation in _WIDE:
-        return _WIDE_ROWS if is_row else _WIDE_TILES
-    if is_row:
-        return _OF_ROWS
-    if _is_unscaled_contiguous(problem):
-        return _UNSCALED_CONTIGUOUS
-    if not problem.scale_granularity.has_float_scales and problem.layout is Layout.RAGGED:
-        return _OF_NO_SEARCH
-    return _MEASURED if _is_measured(problem) else _USUAL
-
-
-def _uncrowded(kind: SiluMulQuantizeConfig, tiling: Tiling) -> Tiling:
-    """Return `tiling` with so few CTAs on an SM that no thread of a kernel of `kind` spills."""
-    needed = _needed(tiled(kind, tiling))
-    if needed is None:
-        return tiling
-    fit = [
-        ctas
-        for ctas in _SPAN["ctas_per_sm"]
-        if ctas <= tiling.ctas_per_sm and needed <= registers_of(tiling.threads * ctas)
-    ]
-    return replace(tiling, ctas_per_sm=max(fit, default=tiling.ctas_per_sm))
-
-
 def _needed(config: SiluMulQuantizeConfig) -> int | None:
     """Return the registers that a thread needs; None where they never suffice."""
     tiling, rows, is_row = config.tiling, config.tiling.rows, config.scale_granularity is Format.ROW
@@ -287,8 +260,8 @@ def _needed(config: SiluMulQuantizeConfig) -> int | None:
     if tiling.held == 1 and kind in _GREEDY:
         return _GREEDY[kind]
     if is_row:
-        is_larger = config.per_group or config.activation in _BOUNDED
-        return (_OF_LARGER_ROWS if is_larger else _OF_WHOLE_ROWS).get((rows, tiling.held))
+        of_rows = _OF_WHOLE_NUMBERED_ROWS if config.per_group else _OF_WHOLE_ROWS
+        return of_rows.get((rows, tiling.held))
     return _of_tiles(config).get(rows)
 
 
@@ -308,8 +281,6 @@ def _of_tiles(config: SiluMulQuantizeConfig) -> dict[int, int]:
 def _of_any_tiles(config: SiluMulQuantizeConfig) -> dict[int, int]:
     if _is_unscaled_contiguous(config):
         return _OF_UNSCALED_CONTIGUOUS
-    if config.activation in _BOUNDED:
-        return _OF_BOUNDED_TILES
     if config.scale_granularity is Format.NONE:
         return _OF_UNSCALED_TILES
     return _OF_MEASURED_TILES if _is_measured(config) else _OF_TILES
