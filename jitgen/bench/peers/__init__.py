@@ -14,12 +14,12 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jitgen.bench.runner import Ready
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.errors import JitgenError
 
 if TYPE_CHECKING:
     from jitgen.autotune.measure.workload import Workload
+    from jitgen.bench.runner import Ready
 
 
 class Unavailable(JitgenError):
