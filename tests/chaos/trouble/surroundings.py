@@ -246,7 +246,7 @@ except ToolchainError as error:
 sys.path.remove({str(shadow.parent)!r})
 """
     said = _fresh(place, refused_here)
-    assert said.startswith("refused: the compiler cannot be imported"), said
+    assert said.startswith(f"refused: {CONFIG.name(ARCH)}: the compiler cannot be imported"), said
     assert _is_good(place, said), said
     return said.splitlines()[0]
 
