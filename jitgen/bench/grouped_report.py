@@ -50,12 +50,15 @@ class GroupedReport(Report):
         return [side for side in dict.fromkeys(sides) if side not in (OURS, PADDING)]
 
     def geometric_mean(self, peer: str) -> float | None:
-        """Return the mean ratio to `peer` over the public cases; None where there is none."""
+        """Return the geometric mean ratio to `peer` of the public cases; None if there is none."""
         ratios = [each.ratio(peer) for each in self.of(Section.PUBLIC)]
         return geometric_mean(ratio for ratio in ratios if ratio is not None)
 
     def share(self, section: Section) -> float | None:
-        """Return the mean share of the limit over a section's cases; None where there is none."""
+        """
+        Return the geometric mean share of the limit of a section's cases; None if none has a limit,
+        as on Blackwell.
+        """
         shares = [self.share_of(each) for each in self.of(section)]
         return geometric_mean(share for share in shares if share is not None)
 

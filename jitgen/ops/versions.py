@@ -8,9 +8,9 @@ becomes invalid if the tensor is written to: `Versions` detects that as far as t
 Every value that is made from tensors and kept after a call has one of the two; without them it is
 made again at each call.
 
-torch does not count these writes: through ``.data`` or an earlier ``.detach()`` under inference
-mode, by kernels that got an address (some optimisers, the gathering of FSDP), and by a CUDA graph
-that is replayed. So a copy is cached only if the user requested it.
+torch does not count these writes: through ``.data`` or ``.numpy()``, by kernels that got an address
+(some optimisers, the gathering of FSDP), and by a CUDA graph that is replayed. So a copy is cached
+only if the user requested it.
 """
 
 from __future__ import annotations

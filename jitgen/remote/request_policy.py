@@ -60,7 +60,8 @@ class Wanted(Protocol):
 
 class RequestPolicy:
     """
-    Makes requests to one backend, on behalf of one store.
+    Decides whether a request to one backend is made, for one store: it limits the time of requests,
+    and remembers and logs failures.
 
     Args:
         tier: Name of the tier in events.

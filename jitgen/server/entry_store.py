@@ -90,7 +90,8 @@ class EntryStore:
         store: The entries on the disk.
         lru: Packed entries in memory.
         revocations: Which entries are revoked.
-        vouching: Which entries this service vouches for; None: it hands out all of the store.
+        vouching: Which entries this service vouches for; None: it hands out every entry that is
+            neither edited, damaged nor revoked.
     """
 
     def __init__(

@@ -11,8 +11,8 @@ All code that remembers a failure treats it as one of three kinds:
   processes, descriptors, disk, time. That says nothing about the kernel. It is never shared, and
   tried again after a delay that doubles each time. Failures of unknown kind count as passing.
 * **said elsewhere**: a remote cache or service does not answer, does not have the kernel, or
-  returns one that is not accepted. It is remembered for that cache or service, for a limited time,
-  and never for the kernel.
+  returns one that is not accepted. It is remembered as a miss of that cache or service, for a
+  limited time, and never as a fault of the kernel.
 
 `tests/unit/test_failure_memories.py` lists all code that remembers failures.
 """

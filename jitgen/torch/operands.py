@@ -52,7 +52,8 @@ class Call(NamedTuple):
     @classmethod
     def of(cls, function: str, matrix: Tensor, out_dtype: torch.dtype) -> Call:
         """
-        Return the requirements for operands like `matrix`, without scales.
+        Return the alignment, and the multiples of K and N, that kernels without scales require of
+        operands like `matrix`.
 
         Raises:
             InputError: There are no kernels for its device.

@@ -50,7 +50,7 @@ CTAS_PER_SM = 4  # that registers must suffice for
 
 # What follows from it.
 WARPS = THREADS // 32
-VECTOR = 8  # columns that a thread takes at once: 16 bytes of each tensor
+VECTOR = 8  # columns of y that a thread takes at once: 16 bytes of bf16
 
 
 # sm90/activation_backward/kernel.py.jinja

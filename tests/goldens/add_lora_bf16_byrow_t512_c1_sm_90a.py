@@ -62,7 +62,7 @@ SLICES = 16  # parts of x's columns, each with sums of its own
 # sm90/add_lora/kernel.py.jinja
 WINDOW = 32  # rows that are looked at together, one by each lane of a warp
 MOST_RANKS = 128  # rows of a
-LINE = 8  # vectors of 128 bytes
+LINE = 8  # vectors in 128 bytes
 PREFETCHED = 4 * 2**20  # most quarters of vectors, 8 bytes each, that are prefetched: most of L2
 NO_ADAPTER, NO_PAIR = -1, -2  # numbers of rows that have no matrices
 
@@ -170,8 +170,8 @@ def matrices_of(y, a, b, scales, number):
 @cute.jit
 def prefetch(matrices):
     """
-    Ask for all of both matrices at once, 128 bytes each time, where those of all rows fit in L2: a
-    CTA would not have as many loads under way as memory answers.
+    Ask for all of both matrices at once, 128 bytes each time, where those of all rows fit in L2:
+    without it a CTA has too few loads under way to use the memory's bandwidth.
     """
     a, b, lane = matrices.a, matrices.b, cute.arch.lane_idx()
     thread, _, _ = cute.arch.thread_idx()

@@ -112,7 +112,7 @@ SCALE_PITCH = 128  # the same, rounded up so that copies start at whole 128 byte
 # sm100/moe_fc2_dense.py.jinja
 SCANNED_EXPERTS = 4  # experts whose alpha is looked at at once
 LISTED_EXPERTS = 64  # places of a ring buffer of experts that were found and not yet handed over
-FIRST_CHUNK = 8  # k-blocks of a tile's first chunk; each later one has twice as many at most
+FIRST_CHUNK = 8  # k-blocks found before a tile's first chunk is handed over; before each later one twice as many
 PART_M = 32  # rows of a that are loaded or left out together where a tile is not full
 A_PARTS = ROWS // PART_M
 
@@ -195,7 +195,7 @@ def moe_fc2_dense_kernel(a, b, scales, out):
     plan_pipeline = make_pipeline(
         pipeline.PipelineAsync, storage.plan_barriers, PLAN_SLOTS, 32, UPDATE_WARPS, defer_sync=True
     )
-    # A stage needs the matrix instructions of all CTAs, or pairs, that share operands.
+    # A stage is free once the matrix instructions of all CTAs, or pairs, that share it are done.
     loads = make_pipeline(
         pipeline.PipelineTmaUmma,
         storage.load_barriers,
@@ -429,7 +429,7 @@ def update_tiles(plans, scales, sums, acc, store):
 
     A warp reads 32 lanes of tensor memory, its quarter of the rows, and one half of the columns; a
     thread has one row.
-    What it adds up never leaves its registers before it is rounded.
+    What it adds up stays in its registers until it is rounded.
     """
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
@@ -1008,8 +1008,9 @@ def hand_over_chunk(schedule, scales, state, work, sent, num_blocks, is_last):
 @cute.jit
 def hand_over_scales(schedule, scales, state, work):
     """
-    Tile warp: hand over the k-blocks of the experts that the tile needs, chunk by chunk, while the
-    others look for more; the last chunk may be empty. Return the pipeline's state.
+    Tile warp: hand over the k-blocks of the experts that the tile needs, chunk by chunk, so that
+    other warps begin while this one looks for more; the last chunk may be empty. Return the
+    pipeline's state.
     """
     end = schedule.first_expert + schedule.num_experts
     found, sent, wanted = Int32(0), Int32(0), Int32(FIRST_CHUNK)

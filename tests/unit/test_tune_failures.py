@@ -267,8 +267,10 @@ class TestFailures:
         (row,) = run().rows
         assert row.state is TuningState.MEASURED
 
-    @pytest.mark.sampled(1)
-    @pytest.mark.parametrize("rest", [{"time_together": "hang"}, {"time": "hang"}])
+    @pytest.mark.parametrize(
+        "rest",
+        [{"time_together": "hang"}, pytest.param({"time": "hang"}, marks=pytest.mark.nightly)],
+    )
     def test_a_hang_that_no_kernel_alone_shows_excludes_none(
         self, stand: Stand, unkillable: None, rest: dict[str, str]
     ) -> None:

@@ -71,7 +71,8 @@ class _Done:
     Attributes:
         epoch: Of its agent.
         origin: Grid index of the first CTA of its cluster.
-        order: Of a write, its operation.
+        order: Of a write, its kind, such as `add`, `max` or `store`: it says which writes commute.
+            Empty for a read.
     """
 
     epoch: int
