@@ -112,7 +112,7 @@ SCALE_PITCH = 128  # the same, rounded up so that copies start at whole 128 byte
 # sm100/moe_fc2_dense.py.jinja
 SCANNED_EXPERTS = 4  # experts whose alpha is looked at at once
 LISTED_EXPERTS = 64  # places of a ring buffer of experts that were found and not yet handed over
-FIRST_CHUNK = 8  # k-blocks found before a tile's first chunk is handed over; before each later one twice as many
+FIRST_CHUNK = 8  # k-blocks found before a tile's first chunk goes, then twice as many each time
 PART_M = 32  # rows of a that are loaded or left out together where a tile is not full
 A_PARTS = ROWS // PART_M
 
