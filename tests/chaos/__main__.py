@@ -2,7 +2,7 @@
 """
 The attack as a command: ``python -m tests.chaos`` from the checkout, with a report at the end.
 
-Without ``--full`` every stage takes a sample, as in the tests. The whole takes about an hour on two
+Without ``--full`` every stage takes a sample, as in the tests. The whole takes some hours on two
 cores and wants root on a machine of its own: only root can be two users, mount and fill a disk.
 """
 
