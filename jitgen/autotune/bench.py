@@ -130,11 +130,7 @@ class Bench:
                 each alone in another process shows them.
         """
         try:
-            try:
-                times = self._ask("time", names, limit_s=self._limit_s * len(names))
-            except (Lost, Refused) as error:
-                self._end()
-                return error
+            answer = self._answer("time", names, self._limit_s * len(names))
         except Stuck as error:
             self._end()
             error.kernels = self._hung(names)
@@ -142,7 +138,7 @@ class Bench:
                 told = f"one of these kernels hangs, and which one is not known: {', '.join(names)}"
                 raise Stuck(f"{error}; {told}") from None
             raise
-        return cast("list[float]", times)
+        return cast("list[float] | Lost | Refused", answer)
 
     def _hung(self, names: list[str]) -> tuple[str, ...]:
         """
@@ -171,16 +167,22 @@ class Bench:
         request gets a new process.
         """
         try:
-            try:
-                self._ask(method, argument, limit_s=self._limit_s)
-            except (Lost, Refused) as error:
-                # After an illegal access every call of that process fails.
-                self._end()
-                return error
+            answer = self._answer(method, argument, self._limit_s)
         except Stuck as error:
             error.kernels = (argument,) if isinstance(argument, str) else tuple(argument)
             raise
-        return None
+        return answer if isinstance(answer, (Lost, Refused)) else None
+
+    def _answer(self, method: str, argument: object, limit_s: float) -> object:
+        """
+        Send a request and return its result, or the failure, after which the next request gets a
+        new process: after an illegal access every call of the old one fails.
+        """
+        try:
+            return self._ask(method, argument, limit_s=limit_s)
+        except (Lost, Refused) as error:
+            self._end()
+            return error
 
     def _ask(self, method: str, argument: object, *, limit_s: float) -> object:
         worker = self._worker or self._start()
