@@ -142,7 +142,7 @@ class Meta:
 
     @property
     def is_edited(self) -> bool:
-        """Whether its source was edited by a person; see `EDITED`."""
+        """Whether a person edited the kernel's source; see `EDITED`."""
         return EDITED in self.key_document
 
     def to_json(self) -> dict[str, object]:
@@ -246,12 +246,12 @@ class Entry:
 
     @property
     def library(self) -> bytes:
-        """The native code."""
+        """Bytes of the entry's native code."""
         return self.files[self.meta.library]
 
     @property
     def source(self) -> str:
-        """The generated source."""
+        """Generated Python source of the entry's kernel."""
         return self.files[SOURCE].decode("utf-8")
 
 

@@ -45,7 +45,7 @@ class Failure:
 
     @property
     def is_over(self) -> bool:
-        """Whether the kernel may be tried again."""
+        """Whether the failure has expired, so that the kernel may be tried again."""
         return not -_SKEW_S <= time.time() - self.created < self.ttl_s
 
     def to_json(self) -> str:

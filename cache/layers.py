@@ -73,8 +73,8 @@ class Layers:
 
     def read(self, key: str) -> Entry | None:
         """
-        Return entry `key`, verified, from the first root that has a good one that is not hidden
-        and that the settings accept.
+        Return entry `key`, verified, from the first root that has a good one that is not hidden and
+        that the settings accept; None if there is none.
 
         A damaged one is hidden, so that the next process need not look at it.
         """

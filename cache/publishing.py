@@ -66,7 +66,7 @@ def remove(parent: Folder, name: str, drafts: Folder) -> bool:
 
 
 def _remove_in_place(parent: Folder, name: str) -> bool:
-    """Remove entry `name` file by file, its record first; returns whether it is gone."""
+    """Remove entry `name` file by file, its record first; return whether the entry is gone."""
     with suppress(OSError, Damaged), parent.folder(name) as folder:
         folder.discard(META)
     return parent.discard(name)

@@ -108,7 +108,7 @@ class Serving:
 
     @property
     def trusted(self) -> Trusted:
-        """What finds the trust document in use, and judges by it; needs ``jitgen[signing]``."""
+        """Finds the trust document in use, and judges entries by it; needs ``jitgen[signing]``."""
         from jitgen.cache.trusted import Trusted
 
         return Trusted(self._root, self.mode)
@@ -144,7 +144,8 @@ class Serving:
 
     def read(self, key: str) -> Entry | None:
         """
-        Return entry `key` from the own root, else from the bases; see `read_own`, `read_bases`.
+        Return entry `key` from the own root, else from the bases, else None; see `read_own`,
+        `read_bases`.
         """
         return self.read_own(key) or self.read_bases(key)
 

@@ -254,7 +254,7 @@ class Store(Serving):
 
     def remove(self, key: str) -> EntryInfo | None:
         """
-        Remove entry `key`, its pin and its remembered failure; return what was removed.
+        Remove entry `key`, its pin and its remembered failure; return what was removed, or None.
 
         An entry in a read-only root is hidden instead.
 

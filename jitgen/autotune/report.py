@@ -14,7 +14,7 @@ from jitgen.support.frozen import frozen
 
 
 class TuningState(StrEnum):
-    """Outcome of tuning a problem."""
+    """Outcome of tuning a problem: recorded before, measured now, or failed."""
 
     RECORDED = "recorded"
     MEASURED = "measured"
@@ -77,7 +77,7 @@ class TuningReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every problem is recorded now."""
+        """Whether every problem has a record of measurements now."""
         return all(row.record is not None for row in self.rows)
 
     def count(self, state: TuningState) -> int:

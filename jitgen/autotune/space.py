@@ -141,7 +141,7 @@ class SpacePlan:
 
     @property
     def seconds(self) -> float:
-        """The expected seconds of all trials."""
+        """Expected seconds of all planned trials, with the start of the process that measures."""
         return sum((each.seconds for each in self.planned), _START_S if self.planned else 0.0)
 
     def within(self, seconds: float) -> tuple[tuple[Planned, ...], tuple[Planned, ...]]:
@@ -298,7 +298,7 @@ def _value(text: str) -> object:
 
 
 class _Estimate:
-    """Estimate of the time of trials on this machine."""
+    """Estimates how long trials take on this machine."""
 
     def __init__(self, arch: Arch) -> None:
         self._compile_s = _COMPILE_S[arch.is_gpu] / capacity.default_jobs(settings.jobs)
@@ -323,9 +323,7 @@ def _planned(config: Config, cost_us: float, arch: Arch, store: Store, times: _E
 
 
 class _Row(TypedDict):
-    """
-    The result of an earlier run; `time_us` and `ratio` are None where the kernel was excluded.
-    """
+    """Earlier result of one kernel; `time_us` and `ratio` are None where it was excluded."""
 
     key: str
     time_us: float | None

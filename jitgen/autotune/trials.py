@@ -29,7 +29,7 @@ _CHUNK_BYTES = 2**28
 
 
 class Proof:
-    """The check of the results of one workload."""
+    """Checks the results of calls with the operands of one workload."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload

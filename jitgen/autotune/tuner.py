@@ -162,7 +162,7 @@ class _Run:
         self._refused: dict[str, str] = {}
 
     def bench(self, time_limit_s: float) -> Bench:
-        """Return the `Bench`; its processes see the same kernels, and compile none."""
+        """Return the `Bench`, whose processes use this run's store and compile no kernels."""
         environment = {
             "JITGEN_CACHE_DIR": str(self.store.root.absolute()),
             "JITGEN_CACHE": self.store.mode,

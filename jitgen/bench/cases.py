@@ -110,7 +110,7 @@ class Case:
 
     @property
     def problem(self) -> GroupedGemmProblem:
-        """Sizes and types, for making operands."""
+        """The case as a problem: sizes and types, from which operands are made."""
         return GroupedGemmProblem(
             layout=self.layout,
             groups=self.groups,

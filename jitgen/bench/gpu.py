@@ -44,7 +44,7 @@ class GpuState:
         return cls(sm_mhz=sm_mhz, memory_mhz=memory_mhz, watts=watts, celsius=celsius)
 
     def __str__(self) -> str:
-        """Return the state in words."""
+        """Return the state as text, with units."""
         return (
             f"SM {self.sm_mhz:.0f} MHz, memory {self.memory_mhz:.0f} MHz, {self.watts:.0f} W, "
             f"{self.celsius:.0f} C"

@@ -71,7 +71,7 @@ class Case:
 
     @property
     def row_counts(self) -> tuple[int, ...]:
-        """Rows of each group."""
+        """Number of rows of each group."""
         return row_counts(self.groups, self.rows, self.spread)
 
 

@@ -120,7 +120,8 @@ class Measured(Record):
 
     def share(self, copy_rate: float) -> float | None:
         """
-        Return the part of jitgen's median that a kernel would need at a GPU's limits.
+        Return the part of jitgen's median that a kernel would need at a GPU's limits; None without
+        a time or a copy rate.
 
         The limit is the larger of `num_bytes` at `copy_rate` and `flop` at `FLOP_PER_S`. With few
         rows the result may be a little more than 1, because a copy also writes as much as it reads.
@@ -130,7 +131,10 @@ class Measured(Record):
         return max(self.num_bytes / copy_rate, self.flop / FLOP_PER_S) / self.seconds
 
     def rate(self, amount: float) -> float | None:
-        """Return `amount` a second at jitgen's median, for example of `flop` or `num_bytes`."""
+        """
+        Return `amount` a second at jitgen's median, for example of `flop` or `num_bytes`; None
+        where jitgen was not timed.
+        """
         return None if self.seconds is None else amount / self.seconds
 
 

@@ -22,7 +22,7 @@ from jitgen.config import Arch
 @dataclass(slots=True, kw_only=True)
 class GroupedReport(Report):
     """
-    A run of a suite of grouped GEMMs.
+    Report of a run of a suite of grouped GEMMs.
 
     Attributes:
         kernels: Results of every kernel that may be chosen, on small exact problems.
@@ -63,7 +63,10 @@ class GroupedReport(Report):
         return geometric_mean(share for share in shares if share is not None)
 
     def share_of(self, each: Measured) -> float | None:
-        """Return `Measured.share`; None in blackwell, of which the limit is not known."""
+        """
+        Return `Measured.share` of a measurement: its part of the GPU's limit; None for the
+        blackwell suite, whose limit is not known.
+        """
         return each.share(self.copy_rate) if self.suite == "hopper" else None
 
     @property
@@ -87,7 +90,10 @@ class GroupedReport(Report):
         return counted_words((each.missing for each in self.found), OURS)
 
     def summary(self) -> dict[str, object]:
-        """Return the means, the noise, and the targets with their figures."""
+        """
+        Return each peer's geometric mean ratio, the share of the limit, the noise, and the targets
+        with their figures.
+        """
         return {
             "geometric_mean": {peer: self.geometric_mean(peer) for peer in self.peers},
             "share_of_limit": {

@@ -246,7 +246,7 @@ class Measured(Record):
 
     @property
     def total(self) -> float:
-        """Seconds of all calls."""
+        """Seconds of all calls that the plan counts."""
         return self.calls * self.time_us * 1e-6
 
 

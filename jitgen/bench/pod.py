@@ -160,7 +160,7 @@ def started(side: Side, root: Path) -> Start:
 
 
 class _Found(TypedDict):
-    """What a pod prints."""
+    """The JSON object that a pod prints."""
 
     is_right: bool
     tiers: list[str]

@@ -68,7 +68,7 @@ class Table:
 @dataclass(slots=True, kw_only=True)
 class Report(Record):
     """
-    A run of a suite, which grows while it runs.
+    Report of a run of a suite, which grows during the run.
 
     Attributes:
         SUITES: Names of the suites that have this class of report.

@@ -68,7 +68,7 @@ class Case:
 
     @property
     def config(self) -> jitgen.MoEConfig:
-        """The config of the layer."""
+        """Config of the MoE layer with these sizes."""
         return jitgen.MoEConfig(
             hidden=self.hidden,
             intermediate=self.intermediate,
@@ -124,7 +124,7 @@ class Operands:
 
     @cached_property
     def right(self) -> tuple[Tensor, ...]:
-        """Result and gradients by autograd of float32 torch."""
+        """Right result and gradients of a step, by autograd of float32 torch."""
 
         def layer(x: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, ids: Tensor) -> Tensor:
             experts = jitgen.ExpertWeights(w13=w13, w2=w2)

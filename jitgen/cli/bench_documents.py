@@ -24,7 +24,7 @@ _Ratios = Annotated[Mapping[str, float | None], v.by("peer")]
 
 @frozen
 class _Row:
-    """A figure, and its budget."""
+    """JSON form of one figure of a suite, and of its budget."""
 
     suite: str
     what: str
@@ -51,7 +51,7 @@ class _Listed:
 
 @frozen
 class _Case:
-    """Sizes of a grouped GEMM."""
+    """JSON form of a case: the sizes of a grouped GEMM."""
 
     layout: str
     groups: v.Count
@@ -65,7 +65,7 @@ class _Case:
 
 @frozen
 class _Refused:
-    """A kernel, and why it is wrong; empty if it is right."""
+    """A kernel and the reason why it is wrong; the reason is empty if the kernel is right."""
 
     kernel: v.Name
     reason: v.Reason
@@ -73,7 +73,7 @@ class _Refused:
 
 @frozen
 class _Measured:
-    """Times of all sides of one case."""
+    """JSON form of the times of all sides of one case."""
 
     section: Annotated[str, one_of("public", "knee", "one_token", "sustained", "host")]
     case: _Case
@@ -90,7 +90,7 @@ class _Measured:
 
 @frozen
 class _Accuracy:
-    """Errors of all sides of one case."""
+    """JSON form of the errors of all sides of one case."""
 
     case: _Case
     errors: _BySide
@@ -154,7 +154,7 @@ class _Fp4Report:
 
 @frozen
 class _LayerCase:
-    """The measurements of a layer."""
+    """JSON form of the measurements of one MoE layer."""
 
     case: Annotated[Mapping[str, v.Count], v.by("size")]
     active: v.Count
@@ -205,7 +205,7 @@ class _PlanReport:
 
 @frozen
 class _Contender:
-    """A kernel that was measured beside others."""
+    """A kernel that ``bench kernel`` compares with others."""
 
     title: str
     name: v.Name
@@ -214,7 +214,7 @@ class _Contender:
 
 @frozen
 class _Attempt:
-    """Whether the kernels are right for a problem, and their times."""
+    """JSON form of a comparison: whether the kernels are right for a problem, and their times."""
 
     checks: Sequence[Check]
     times: Times | None
@@ -243,7 +243,7 @@ class _Lost:
 
 @frozen
 class _ChoiceFound:
-    """The times of the kernels for a problem and a routing."""
+    """Times of all candidate kernels for one problem and one distribution of rows."""
 
     problem: v.ProblemValues
     routing: Mapping[str, object]
@@ -283,7 +283,7 @@ class _Work:
 
 @frozen
 class _TransformersCase:
-    """The measurements of a model."""
+    """JSON form of the measurements of one model of transformers."""
 
     model: str
     work: _Work

@@ -57,7 +57,7 @@ class _Packed(KernelId):
 
 @frozen
 class _Content:
-    """Contents of a bundle."""
+    """JSON form of the contents of a bundle."""
 
     digest: str
     layer_bytes: v.Bytes
@@ -75,7 +75,7 @@ class _Exported:
 
 @frozen
 class _Incomplete:
-    """The document if kernels are missing in the cache."""
+    """JSON document of an export that fails because kernels are missing in the cache."""
 
     ok: v.Ok
     missing: Sequence[v.Name]
@@ -83,7 +83,7 @@ class _Incomplete:
 
 @frozen
 class _Taken:
-    """The result for one kernel of a bundle."""
+    """JSON form of one kernel of an imported bundle, and of what became of it."""
 
     name: v.Name
     key: v.Key

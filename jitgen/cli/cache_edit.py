@@ -33,7 +33,7 @@ class _Verified:
 
 @frozen
 class _PrunedKernel:
-    """An entry that was removed, or would be."""
+    """An entry that ``cache prune`` removed, or would remove."""
 
     key: v.Key
     name: v.Name

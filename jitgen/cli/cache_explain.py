@@ -32,7 +32,7 @@ State = Annotated[str, one_of("hit", "miss", "failed", "refused")]
 
 @frozen
 class _NearEntry:
-    """An entry with a similar key document."""
+    """An entry whose key document is similar to that of the explained kernel."""
 
     key: v.Key
     name: v.Name
@@ -52,7 +52,7 @@ class _Explained(KernelId):
 
 @frozen
 class _ExplainedDamage:
-    """The document for a damaged entry whose kernel is unknown."""
+    """JSON document about a damaged entry whose kernel is unknown."""
 
     key: v.Key
     state: State

@@ -33,7 +33,7 @@ class _SideId:
 
 @frozen
 class _FieldDiffers:
-    """A field that differs, and both values."""
+    """A field in which two kernels differ, with both values."""
 
     field: str
     a: object
@@ -52,7 +52,7 @@ class _TextDiffers:
 
 @frozen
 class _CountDiffers:
-    """The count of an instruction in each code."""
+    """Number of times that one instruction occurs in the code of each kernel."""
 
     instruction: str
     a: v.Count

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @frozen
 class _LookedAt(KernelId):
-    """A kernel that the written page shows."""
+    """JSON form of a kernel that the written page shows."""
 
     lines: Annotated[Mapping[str, v.Count], v.by("language")]
     ctas_per_sm: int | None

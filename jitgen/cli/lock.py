@@ -38,7 +38,7 @@ LOCKED = click.option(
 
 @frozen
 class _Locked:
-    """The document if a lock was written."""
+    """JSON document of ``jitgen lock`` if it wrote a lock."""
 
     ok: v.Ok
     file: v.File
@@ -51,7 +51,7 @@ class _Locked:
 
 @frozen
 class _Unlocked:
-    """The document if kernels are missing in the cache."""
+    """JSON document of ``jitgen lock`` if kernels are missing in the cache."""
 
     ok: v.Ok
     missing: Sequence[v.Name]

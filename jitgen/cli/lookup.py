@@ -27,7 +27,7 @@ _HEX = re.compile(r"[0-9a-f]{1,64}")
 
 @frozen
 class KernelId:
-    """The first fields of documents about one kernel."""
+    """Name, target and key of a kernel: the first fields of JSON documents about it."""
 
     name: v.Name
     arch: v.ArchName
@@ -68,7 +68,7 @@ class Named:
 
     @property
     def id(self) -> KernelId:
-        """The first fields of documents about this kernel."""
+        """Name, target and key of this kernel: the first fields of JSON documents about it."""
         return KernelId(name=self.name, arch=self.arch, key=self.key)
 
 

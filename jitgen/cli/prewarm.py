@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @frozen
 class _PrewarmedKernel:
-    """Outcome for one kernel."""
+    """Outcome of prewarming one kernel."""
 
     name: v.Name
     key: v.Key
@@ -59,7 +59,7 @@ class _Prewarmed:
 
 @frozen
 class _BeyondBudget:
-    """The document for a prewarm of more kernels than the budget allows."""
+    """JSON document of a prewarm that wants more kernels than the budget allows."""
 
     ok: v.Ok
     budget: v.Count
@@ -84,7 +84,7 @@ class _How:
 
     @property
     def most(self) -> int:
-        """Maximum number of kernels; 0 means unlimited."""
+        """Largest allowed number of kernels; 0 means unlimited."""
         return int(settings.max_kernels) if self.budget is None else self.budget
 
 
@@ -301,7 +301,7 @@ _STATES = ("cached", "fetched", "compiled", "failed", "would fetch", "would comp
 
 
 def _word(state: str) -> str:
-    """Return a state as one word."""
+    """Return the name of a state with underscores instead of spaces."""
     return state.replace(" ", "_")
 
 

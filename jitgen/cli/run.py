@@ -70,7 +70,7 @@ class _CheckRow:
 
 @frozen
 class Check:
-    """Whether a kernel is right on its device."""
+    """JSON form of the check of one kernel on its device."""
 
     title: str
     right: bool
@@ -80,7 +80,7 @@ class Check:
 
 @frozen
 class _KernelTime:
-    """Time of a kernel."""
+    """JSON form of the time of one kernel."""
 
     title: str
     time_us: v.Microseconds

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @frozen
 class _EntryFacts:
-    """Facts of an entry of the cache."""
+    """JSON form of what is known about an entry of the cache."""
 
     directory: v.File
     created: v.When

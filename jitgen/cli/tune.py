@@ -61,7 +61,7 @@ class _RecordValues:
 
 @frozen
 class _TunedProblem:
-    """Outcome for one problem."""
+    """Outcome of tuning one problem."""
 
     state: str
     record: Annotated[v.Values, _RecordValues] | None

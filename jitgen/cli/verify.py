@@ -74,12 +74,12 @@ class Row:
 
     @property
     def is_right(self) -> bool:
-        """Whether it was verified, and found right."""
+        """Whether the kernel was verified, and found right."""
         return not self.error and bool(self.document["right"])
 
     @property
     def state(self) -> str:
-        """``right``, ``WRONG`` or ``failed``."""
+        """State of the kernel: ``right``, ``WRONG`` or ``failed``."""
         return "right" if self.is_right else "failed" if self.error else "WRONG"
 
     @property

@@ -96,7 +96,7 @@ class _Marking(Loader):
     """Loads templates with a mark before each line of text."""
 
     def prepared(self, text: str, template: str) -> str:
-        """Return a template's text with marks, and with what rendering adds to it."""
+        """Return a template's text, prepared for rendering, with a mark before each line."""
         marked = (
             line if _UNMARKED.match(line) else f"\x03{number}\x04{line}"
             for number, line in enumerate(text.split("\n"), start=1)

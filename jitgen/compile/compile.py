@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Where(StrEnum):
-    """Process to compile in."""
+    """The process in which a kernel is compiled."""
 
     AUTO = "auto"
     PROCESS = "process"

@@ -308,7 +308,10 @@ def wgmmas(library: bytes) -> dict[str, int]:
 
 
 def _nvdisasm() -> str | None:
-    """Return the disassembler: that of the wheel, which fits the compiler, or one on PATH."""
+    """
+    Return the path of nvdisasm: that of the wheel, which fits the compiler, or else the one on
+    PATH; None if there is none.
+    """
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         found = sorted(Path(folder).glob("*/bin/nvdisasm"))

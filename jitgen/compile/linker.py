@@ -36,7 +36,7 @@ class LinkError(Exception):
 def driver() -> str | None:
     """
     Return the path of the system's compiler driver, which links: $CC, else the first of ``cc``,
-    ``gcc`` and ``clang``.
+    ``gcc`` and ``clang``; None if there is none.
     """
     wanted = os.environ.get("CC")
     for name in (wanted, "cc", "gcc", "clang"):

@@ -87,7 +87,7 @@ def _is_code(path: Path) -> bool:
 @cache
 def _linker_files(compiler: str | None) -> tuple[Path, ...]:
     """
-    Return the driver and the linker that it runs.
+    Return the files of the driver `compiler` and of the linker that it runs; none without a driver.
 
     Raises:
         OSError: The driver cannot be run just now: a guess would be stored as the builder of these
@@ -138,7 +138,10 @@ def _facts(files: tuple[Path, ...]) -> Iterator[str]:
 
 
 def _read(files: tuple[Path, ...]) -> str:
-    """Return the digest of names and contents; paths do not count, so that hosts agree."""
+    """
+    Return the digest of the names and contents of `files`; their folders do not count, so that
+    hosts agree.
+    """
     whole = hashlib.sha256()
     for path in files:
         digest = hashlib.sha256()

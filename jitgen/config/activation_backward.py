@@ -115,12 +115,12 @@ class ActivationBackwardProblem(GroupedRows):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         return f"{self.activation} of bf16"
 
     @property
     def slug(self) -> str:
-        """A readable name that is valid as a file name."""
+        """Name of the problem that is readable and valid as a file name."""
         words = [str(self.layout), str(self.activation)] + ["interleaved"] * self.interleaved
         return f"{'_'.join(words)}_g{self.groups}_m{self.m}_n{self.n}"
 

@@ -125,12 +125,12 @@ class AddLoraProblem(UngroupedTokens):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         return f"bf16 adapters of rank {self.rank}"
 
     @property
     def slug(self) -> str:
-        """A readable name that is valid as a file name."""
+        """Name of the problem that is readable and valid as a file name."""
         words = f"{self.parts}x{self.rank}_l{self.adapters}_e{self.experts}"
         words += "_byrow" * self.by_row
         return f"add_lora_{words}_m{self.m}_n{self.n}_k{self.k}_top{self.top_k}"

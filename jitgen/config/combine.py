@@ -114,13 +114,13 @@ class CombineProblem(UngroupedTokens):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         shared = ", with a shared expert's" * self.has_shared + ", weighted" * self.is_weighted
         return f"bf16 rows{shared}"
 
     @property
     def slug(self) -> str:
-        """A readable name that is valid as a file name."""
+        """Name of the problem that is readable and valid as a file name."""
         words = "_shared" * self.has_shared + "_weighted" * self.is_weighted
         return f"combine_m{self.m}_n{self.n}_top{self.top_k}{words}"
 

@@ -97,14 +97,14 @@ class CombineRanksProblem(UngroupedTokens):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         shared = ", with a shared expert's" * self.has_shared + ", weighted" * self.is_weighted
         what = "rows of experts" if self.of_experts else "sums"
         return f"bf16 {what}{shared}" + ", from ranks that can be masked" * self.can_mask
 
     @property
     def slug(self) -> str:
-        """A readable name that is valid as a file name."""
+        """Name of the problem that is readable and valid as a file name."""
         words = "_shared" * self.has_shared + "_weighted" * self.is_weighted
         words += "_mask" * self.can_mask + "_experts" * self.of_experts
         return f"combine_ranks_m{self.m}_n{self.n}_ranks{self.ranks}{words}"

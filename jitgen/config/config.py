@@ -468,5 +468,5 @@ class TiledConfig(Config):
 
     @property
     def tiling(self) -> Any:
-        """How a GPU's threads share the work."""
+        """The part of the config that says how a GPU's threads share the work."""
         raise NotImplementedError

@@ -105,12 +105,12 @@ class DispatchProblem(UngroupedTokens):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         return "bf16 tokens" + ", from ranks that can be masked" * self.can_mask
 
     @property
     def slug(self) -> str:
-        """A readable name that is valid as a file name."""
+        """Name of the problem that is readable and valid as a file name."""
         word = "_mask" * self.can_mask
         return f"dispatch_m{self.m}_k{self.k}_top{self.top_k}_ranks{self.ranks}{word}"
 

@@ -56,7 +56,7 @@ class Format(Vocabulary):
 
     @property
     def has_atoms(self) -> bool:
-        """Whether scales lie in atoms."""
+        """Whether scales are stored in atoms of 512 bytes."""
         return self in _SCALES
 
     @property
@@ -73,7 +73,7 @@ class Format(Vocabulary):
 
     @property
     def has_own_scales(self) -> bool:
-        """Whether kernels write scales."""
+        """Whether kernels that write this format write scales, too."""
         return self.has_atoms or self.has_float_scales
 
 

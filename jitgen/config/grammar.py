@@ -75,12 +75,15 @@ class Word(NamedTuple):
 
     @property
     def is_parameter(self) -> bool:
-        """Whether it is a parameter of templates; a number that the rules derive is not."""
+        """
+        Whether the field is a parameter of templates; a number that the target's rules derive is
+        not.
+        """
         return not (self.kind is int and self.default is None)
 
     @property
     def pattern(self) -> str:
-        """Regular expression of the value."""
+        """Regular expression that matches the value."""
         if self.reads:
             return self.reads
         if self.sides:

@@ -110,7 +110,7 @@ class Operands(Part):
 
     @property
     def text(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and scales the operands have."""
         text = f"{self.a_dtype} x {self.b_dtype} -> {self.out_dtype} "
         text += f"with {self.scale_granularity} scales"
         if self.a_scale_granularity:
@@ -242,7 +242,10 @@ class GroupedGemmConfig(Config):
 
     @classmethod
     def parse_name(cls, name: str) -> Self | None:
-        """Return the config called `name`; the name may spell out values that are the default."""
+        """
+        Return the config called `name`, which may spell out default values; None if `name` is not a
+        name of this class.
+        """
         document = grammar.parsed(cls, name)
         return None if document is None else cls.from_json(document)
 
@@ -322,7 +325,7 @@ class GroupedGemmProblem(GroupedRows):
 
     @property
     def operands(self) -> Operands:
-        """The types of every kernel for this problem."""
+        """Types, scale granularities and layout of b of every kernel for this problem."""
         return _operands(
             a_dtype=self.a_dtype,
             b_dtype=self.b_dtype or self.a_dtype,
@@ -348,7 +351,7 @@ class GroupedGemmProblem(GroupedRows):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         text = self.operands.text + " and a bias" * self.bias
         is_default = self.b_dtype is None and self.scale_granularity is ScaleGranularity.BLOCK128
         if is_default and self.a_dtype in _MAY_LACK_SCALES:
@@ -357,7 +360,7 @@ class GroupedGemmProblem(GroupedRows):
 
     @property
     def slug(self) -> str:
-        """A readable name that is valid as a file name."""
+        """Name of the problem that is readable and valid as a file name."""
         types = self.a_dtype if self.b_dtype is None else f"{self.a_dtype}_{self.b_dtype}"
         operands = f"{types}_{self.scale_granularity}_{self.out_dtype}"
         if self.a_scale_granularity:

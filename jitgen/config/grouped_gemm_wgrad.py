@@ -97,12 +97,12 @@ class GroupedGemmWgradProblem(GroupedRows):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         return f"{self.a_dtype} x {self.a_dtype} -> {self.out_dtype}, rows of groups along K"
 
     @property
     def slug(self) -> str:
-        """A readable name that is valid as a file name."""
+        """Name of the problem that is readable and valid as a file name."""
         types = f"wgrad_{self.layout}_{self.a_dtype}_{self.out_dtype}"
         return f"{types}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
 

@@ -133,13 +133,13 @@ class MoeDecodeProblem(UngroupedTokens):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         shared = ", with a shared expert's" * self.has_shared + ", weighted" * self.is_weighted
         return f"bf16 tokens, e4m3 weights with block scales{shared}"
 
     @property
     def slug(self) -> str:
-        """A readable name that is valid as a file name."""
+        """Name of the problem that is readable and valid as a file name."""
         layer = f"e{self.experts}_top{self.top_k}_h{self.hidden}_i{self.intermediate}"
         words = "_shared" * self.has_shared + "_weighted" * self.is_weighted
         return f"moe_decode_m{self.m}_{layer}{words}"

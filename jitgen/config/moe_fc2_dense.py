@@ -122,7 +122,7 @@ class MoEFc2DenseProblem(Tokens):
 
     @property
     def operands(self) -> Operands:
-        """The types of every kernel for this problem."""
+        """Types and scale granularity of every kernel for this problem."""
         return Operands(
             a_dtype=self.a_dtype,
             b_dtype=self.a_dtype,
@@ -144,7 +144,7 @@ class MoEFc2DenseProblem(Tokens):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         return (
             f"{self.a_dtype} x {self.a_dtype} -> {self.out_dtype} with {self.scale_granularity} "
             "scales, experts along K"
@@ -152,7 +152,7 @@ class MoEFc2DenseProblem(Tokens):
 
     @property
     def slug(self) -> str:
-        """A readable name that is valid as a file name."""
+        """Name of the problem that is readable and valid as a file name."""
         types = f"{self.a_dtype}_{self.scale_granularity}_{self.out_dtype}"
         sizes = f"g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
         return f"fc2_{types}_{sizes}" + f"_top{self.top_k}" * (self.top_k != TOP_K)

@@ -96,13 +96,13 @@ class Operation(NamedTuple):
 
     @property
     def config_type(self) -> type[Config]:
-        """The class of its configs."""
+        """Class of the operation's configs."""
         found: type[Config] = loaded(self.config)
         return found
 
     @property
     def problem_type(self) -> type[Problem]:
-        """The class of its problems."""
+        """Class of the operation's problems."""
         found: type[Problem] = loaded(self.problem)
         return found
 

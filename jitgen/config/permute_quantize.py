@@ -189,12 +189,12 @@ class PermuteQuantizeProblem(UngroupedTokens):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         return f"bf16 -> {self.format}, {self.walk} of {self.layout} rows"
 
     @property
     def slug(self) -> str:
-        """A readable name that is valid as a file name."""
+        """Name of the problem that is readable and valid as a file name."""
         words = [str(self.layout), str(self.format), str(self.walk)]
         words += ["pow2"] * self.power_of_two
         words += [str(self.rounding)] * (self.rounding is not Rounding.UP)

@@ -44,12 +44,12 @@ class Problem(Protocol):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         ...
 
     @property
     def slug(self) -> str:
-        """A readable name that is a file name, different for each problem."""
+        """Readable name that is valid as a file name and differs for each problem."""
         ...
 
     @property
@@ -76,7 +76,7 @@ class SizedProblem(Problem, Protocol):
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes of operands and results, each once."""
+        """Bytes of the operands and results of a call, each counted once."""
         ...
 
 

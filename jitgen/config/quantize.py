@@ -121,12 +121,12 @@ class QuantizeProblem(GroupedRows):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         return f"bf16 -> {self.format}, rounded {self.rounding}"
 
     @property
     def slug(self) -> str:
-        """A readable name that is valid as a file name."""
+        """Name of the problem that is readable and valid as a file name."""
         words = [str(self.layout), str(self.format)]
         words += [str(self.rounding)] * (self.rounding is not Rounding.UP)
         return f"{'_'.join(words)}_g{self.groups}_m{self.m}_k{self.k}"

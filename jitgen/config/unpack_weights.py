@@ -102,12 +102,12 @@ class UnpackWeightsProblem(GroupedRows):
 
     @property
     def types(self) -> str:
-        """Description of the types, for errors."""
+        """Text for errors that says which types and formats the problem has."""
         return f"weights prepacked as {self.b_layout} -> e4m3"
 
     @property
     def slug(self) -> str:
-        """A readable name that is valid as a file name."""
+        """Name of the problem that is readable and valid as a file name."""
         return f"unpack_{self.b_layout}_g{self.groups}_m{self.m}_k{self.k}"
 
     @property

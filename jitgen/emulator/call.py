@@ -201,7 +201,7 @@ def _compared(run: Run, call: Call, after: list[bytes], other: str, first: list[
 
 
 def _where(tensor: Tensor, ours: bytes, theirs: bytes) -> str:
-    """Return how many values differ, and where they are."""
+    """Return a text that says how many values differ, and where they are."""
     one, other = (np.frombuffer(content, np.uint8) for content in (ours, theirs))
     values = np.unique(np.flatnonzero(one != other) // tensor.element_size())
     if not tensor.is_contiguous():

@@ -107,7 +107,7 @@ KINDS: dict[str, Kind] = {
 
 def severity_of(kind: str) -> Severity:
     """
-    Return whether findings of `kind` are errors.
+    Return the severity of findings of `kind`: error or warning.
 
     Raises:
         KeyError: The kind is not in the table, which is a mistake in the emulator.

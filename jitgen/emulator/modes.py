@@ -75,7 +75,7 @@ class Mode:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a device is lost."""
+        """Whether one of the devices is lost in this mode."""
         return self.lost_from >= 0
 
     def defers(self, kind: str) -> bool:

@@ -135,12 +135,12 @@ class PrepackedWeights:
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors."""
+        """Device of the tensors `values` and `factor`."""
         return self.values.device
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors."""
+        """Bytes of the tensors `values` and `factor`."""
         return self.values.nbytes + self.factor.nbytes
 
     def to(self, device: str | torch.device) -> PrepackedWeights:

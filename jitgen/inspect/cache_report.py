@@ -136,7 +136,9 @@ def _row(info: EntryInfo, meta: Meta | None) -> Row:
 
 
 def _state(meta: Meta) -> tuple[State, str]:
-    """Return whether calls find an entry, and otherwise the reason."""
+    """
+    Return whether calls find an entry, and the reason why they do not, which is empty if they do.
+    """
     try:
         config, arch = Config.parse(meta.name)
         verdict = check(config, arch)

@@ -71,17 +71,17 @@ class Measurement:
 
     @property
     def intensity(self) -> float:
-        """Operations per byte."""
+        """Operations per byte of traffic; 0 if the traffic is not known."""
         return self.flop / self.traffic if self.traffic else 0.0
 
     @property
     def flop_rate(self) -> float:
-        """Operations per second."""
+        """Operations per second at the measured time."""
         return self.flop / self.time_us * 1e6
 
     @property
     def byte_rate(self) -> float:
-        """Bytes per second."""
+        """Bytes of traffic per second at the measured time."""
         return self.traffic / self.time_us * 1e6
 
 

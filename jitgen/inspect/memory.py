@@ -63,7 +63,7 @@ class Region:
 
     @property
     def end(self) -> int:
-        """The offset after the region."""
+        """Offset of the first byte or column after the region."""
         return self.start + self.size
 
 

@@ -57,7 +57,10 @@ def notes(kernel: Inspected) -> Markup:
 
 
 def templates(kernel: Inspected, number: int) -> Markup | None:
-    """Return the templates from which the source is made, each with a link to its first line."""
+    """
+    Return the templates from which the source is made, each with a link to its first line; None if
+    they are not known.
+    """
     if not kernel.parts:
         return None
     rows = [
@@ -101,7 +104,7 @@ def _operations(counts: Counter[str]) -> str:
 
 
 def memory(kernel: Inspected) -> Markup | None:
-    """Return the maps of shared and tensor memory."""
+    """Return the maps of shared and tensor memory; None if neither has one."""
     parts = [
         part
         for title, found in (("Shared memory", kernel.shared), ("Tensor memory", kernel.tensor))
@@ -126,7 +129,7 @@ def _map(title: str, kernel: Inspected, found: MemoryMap) -> Iterator[Markup]:
 
 
 def occupancy(kernel: Inspected) -> Markup | None:
-    """Return how many CTAs fit on an SM, and what limits them."""
+    """Return how many CTAs fit on an SM, and what limits them; None if that is not known."""
     found = kernel.occupancy
     if found is None:
         return None

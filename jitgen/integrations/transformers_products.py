@@ -192,7 +192,10 @@ def _picked(rows: Tensor, inverse: Tensor) -> Tensor:
 
 
 class _Gathered(Function):
-    """The token of each row. A token's gradient is the sum over its rows, in float32, in order."""
+    """
+    Node of autograd's graph: the token of each row. A token's gradient is the sum over its rows, in
+    float32, in order.
+    """
 
     @staticmethod
     def forward(x: Tensor, permutation: Tensor, inverse: Tensor) -> Tensor:
@@ -215,13 +218,13 @@ class _Gathered(Function):
 
 class _Weighted(Function):
     """
-    The weighted sum of each token's rows, in float32. The gradient gathers rows and needs no atomic
-    additions.
+    Node of autograd's graph: the weighted sum of each token's rows, in float32. The gradient
+    gathers rows and needs no atomic additions.
     """
 
     @staticmethod
     def forward(y: Tensor, weights: Tensor, _permutation: Tensor, inverse: Tensor) -> Tensor:
-        """Return (T, H) float32."""
+        """Return the sums, (T, H) float32."""
         return (_picked(y, inverse) * weights[..., None]).sum(1, dtype=torch.float32)
 
     @staticmethod

@@ -17,7 +17,7 @@ from jitgen.layer import gradients
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_registered() -> bool:
-    """Register the operation, so that torch.compile finds it in ``torch.ops``."""
+    """Register the operation, so that torch.compile finds it in ``torch.ops``, and return True."""
     return gradients.operation() is not None
 
 

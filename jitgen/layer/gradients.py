@@ -177,7 +177,7 @@ def _chain(named: Mapping[str, Any]) -> Chain:
 
 
 class _Layer(_SingleLevelFunction):
-    """The layer, and its gradients."""
+    """Node of autograd's graph that computes a layer, and its gradients."""
 
     @staticmethod
     def forward(_names: tuple[str, ...], call: Callable[..., Any], *given: Any) -> Any:
@@ -227,7 +227,10 @@ class _Layer(_SingleLevelFunction):
 
 
 def _expected_rows(named: Mapping[str, Any]) -> int | None:
-    """Return the mean rows of a group that `MoEConfig.expected_rows` gives."""
+    """
+    Return the mean rows of a group that `MoEConfig.expected_rows` gives; None if this rank has all
+    experts.
+    """
     tokens, top_k = named["inverse"].shape
     if named["experts"] == named["w13"].shape[0]:
         return None

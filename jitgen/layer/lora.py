@@ -105,7 +105,7 @@ class ExpertLora:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by its name."""
+        """Every tensor of the adapters, by its name."""
         names = ("w13_a", "w13_b", "w2_a", "w2_b", "scales")
         found = {name: getattr(self, name) for name in names}
         return {name: tensor for name, tensor in found.items() if tensor is not None}

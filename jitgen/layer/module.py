@@ -140,12 +140,12 @@ class MoELayer(nn.Module):
 
     @property
     def weights(self) -> ExpertWeights:
-        """The present weights of its experts."""
+        """The present weights of the layer's experts on this rank."""
         return self._chain.weights
 
     @property
     def _chain(self) -> Chain:
-        """The chain for the present weights."""
+        """The chain of launches with the present weights."""
         made, buffers, parameters = self._made, self._buffers, self._parameters
         for name, tensor in made.weights.tensors.items():
             if buffers.get(name) is not tensor and parameters.get(name) is not tensor:

@@ -46,7 +46,7 @@ def layer(*values: Any) -> Tensor:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_registered() -> bool:
-    """Register the operation, so that torch.compile finds it in ``torch.ops``."""
+    """Register the operation, so that torch.compile finds it in ``torch.ops``, and return True."""
     return operation() is not None
 
 

@@ -236,7 +236,7 @@ class Workspace:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the memory, of all streams together."""
+        """Bytes of the workspace's memory, of all streams together."""
         with self._lock:
             every = list(self._of_stream.values())
         exchange = 0 if self._exchange is None else self._exchange.words.nbytes

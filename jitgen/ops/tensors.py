@@ -42,7 +42,7 @@ class AnyValidated:
 
     @property
     def arch(self) -> Arch:
-        """The target."""
+        """Target of the device that the call runs on."""
         return self.device.arch
 
 

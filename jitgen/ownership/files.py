@@ -73,7 +73,7 @@ class TrustedFile:
         self._stream = stream
 
     def read(self, max_bytes: int) -> bytes:
-        """Return its content; raises BadDocument if it has more than `max_bytes`."""
+        """Return the file's content; raises BadDocument if it has more than `max_bytes`."""
         return read_stream(self._stream, max_bytes)
 
 

@@ -67,7 +67,7 @@ class ExpertMap:
 
     @property
     def places(self) -> tuple[tuple[int, ...], ...]:
-        """The places of each expert."""
+        """For each expert, the places that have it."""
         found: list[list[int]] = [[] for _ in range(self.experts)]
         for place, expert in enumerate(self.placed):
             found[expert].append(place)
@@ -75,5 +75,5 @@ class ExpertMap:
 
     @property
     def owners(self) -> tuple[int, ...]:
-        """The rank of each place."""
+        """For each place, the rank that has it."""
         return tuple(rank for rank in range(self.ranks) for _ in self.part(rank))

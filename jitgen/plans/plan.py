@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its problems, without its name and the numbers of calls."""
+        """SHA-256 of the plan's problems, without its name and the numbers of calls."""
         asked = [
             {
                 "op": each.problem.op,

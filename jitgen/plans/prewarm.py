@@ -269,7 +269,7 @@ class Wanted:
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """The configs of the kernels."""
+        """Configs of the wanted kernels."""
         return tuple(spec.config for spec in self.specs)
 
 

@@ -39,7 +39,7 @@ _LINE = 80  # characters of a line that are shown
 
 
 class Compared(TypedDict, total=False):
-    """A `Rebuilt` as JSON values."""
+    """JSON form of a `Rebuilt`."""
 
     key: str
     name: str
@@ -67,7 +67,7 @@ class Rebuilt:
 
     @property
     def is_same(self) -> bool:
-        """Whether it was compiled again, and every byte is the same."""
+        """Whether the kernel was compiled again, and every byte is the same."""
         return not self.error and not self.differences
 
     def to_json(self) -> Compared:

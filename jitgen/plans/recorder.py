@@ -91,7 +91,7 @@ class Recorder:
         self.write()  # a failure is better known before the first call
 
     def has_room(self) -> bool:
-        """Reserve one more cell; returns whether one was left."""
+        """Take the room for one more counter; return whether there was room."""
         self._room -= 1
         return self._room >= 0
 

@@ -58,7 +58,7 @@ class Calls:
 
     @property
     def total(self) -> int:
-        """Number of all calls."""
+        """Number of all calls, over all numbers of rows."""
         return sum(self.rows.values())
 
 
@@ -84,7 +84,7 @@ class Recording:
 
     @property
     def total(self) -> int:
-        """Every call that was counted."""
+        """Number of all calls that were counted."""
         return sum(each.total for each in self.calls) + sum(self.kernels.values()) + self.others
 
     def lines(self) -> Iterator[str]:

@@ -34,7 +34,7 @@ class Device(Protocol):
 
     @property
     def arch(self) -> Arch:
-        """The target of its kernels."""
+        """Target of the kernels that run on the device."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class Emulated(NamedTuple):
 
     @property
     def tail(self) -> tuple[int, ...]:
-        """The number of SMs."""
+        """The argument of entries after the tensors: the number of SMs."""
         return (self.num_sms,)
 
     def entry(

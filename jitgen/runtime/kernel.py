@@ -74,12 +74,12 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """The readable, unique name."""
+        """Readable, unique name of the kernel."""
         return self.config.name(self.arch)
 
     @property
     def source(self) -> str:
-        """The generated Python source."""
+        """Generated Python source of the kernel."""
         return self.entry.source
 
     @property
@@ -228,7 +228,7 @@ def load_runtime_library() -> ctypes.CDLL:
 def runtime_library() -> Path | None:
     """
     Return the path of the runtime library: that of the code generator in use, otherwise that of any
-    generator.
+    generator; None if there is none.
     """
     from jitgen.compile.toolchain import flavour
 

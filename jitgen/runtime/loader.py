@@ -242,7 +242,7 @@ class KernelLoader:
         return kernel
 
     def _from_tiers(self, config: Wanted, arch: Arch, *, tells_miss: bool) -> Kernel | None:
-        """Return the kernel from the tiers of this machine: see `Tiers.get`."""
+        """Return the kernel from the tiers of this machine, or None: see `Tiers.get`."""
         start, spec = time.perf_counter(), serving(config, arch)
         found = readable(self.tiers, spec, tells_miss=tells_miss)
         return None if found is None else self._opened(spec, found, start)

@@ -151,11 +151,11 @@ class Lock:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its content; ranks with the same digest have the same lock."""
+        """SHA-256 of the lock's content; ranks with the same digest have the same lock."""
         return hashlib.sha256(canonical_json(to_json(self)).encode("ascii")).hexdigest()
 
     def encode(self) -> bytes:
-        """Return the bytes of its file."""
+        """Return the bytes of the lock's file."""
         return f"{json.dumps(to_json(self), indent=1, sort_keys=True)}\n".encode("ascii")
 
 

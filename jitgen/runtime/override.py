@@ -67,7 +67,7 @@ class Override:
 
     @property
     def name(self) -> str:
-        """Name of the kernel that it replaces."""
+        """Name of the kernel that the edited one replaces."""
         return self.config.name(self.arch)
 
     @property
@@ -77,7 +77,7 @@ class Override:
 
     def on(self, arch: Arch) -> Config:
         """
-        Return the config of the kernel that it replaces, for a call on `arch`.
+        Return the config of the kernel that the edited one replaces, for a call on `arch`.
 
         Raises:
             InputError: It is for another target.

@@ -111,7 +111,7 @@ class Session:
 
     @property
     def chooser(self) -> Chooser:
-        """The chooser of kernels."""
+        """Chooser of the session's kernels."""
         return self._chooser
 
     @property

@@ -108,17 +108,17 @@ class KernelSpec:
 
     @property
     def is_edited(self) -> bool:
-        """Whether its source was edited."""
+        """Whether the kernel's source was edited."""
         return bool(self.text)
 
     @property
     def derived(self) -> dict[str, object]:
-        """Parameters of the template besides the config."""
+        """Parameters of the kernel's template besides the config."""
         return derived(self.config, self.arch)
 
     @property
     def document(self) -> dict[str, object]:
-        """The key document."""
+        """Key document of the kernel."""
         return document(self.config, self.arch, self.text)
 
 

@@ -80,7 +80,7 @@ class Disk:
         self._store = store
 
     def get(self, spec: KernelSpec) -> Entry | None:
-        """Return the entry under the store's own root."""
+        """Return the entry under the store's own root, or None."""
         return self._store.read_own(spec.key)
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry:
@@ -97,11 +97,11 @@ class Base:
         self._store = store
 
     def get(self, spec: KernelSpec) -> Entry | None:
-        """Return the entry of the first root with a good entry that is not hidden."""
+        """Return the entry of the first root with a good entry that is not hidden, or None."""
         return self._store.read_bases(spec.key)
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> None:
-        """Return None: bases are never written."""
+        """Do nothing: bases are never written."""
 
 
 class Tiers:

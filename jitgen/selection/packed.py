@@ -85,7 +85,7 @@ class Packed(Mapping[str, TuningRecord]):
 
     @property
     def shell(self) -> Table:
-        """The table without its records."""
+        """The table without its records: device, target and conditions."""
         return self._shell
 
     def __getitem__(self, slug: str) -> TuningRecord:

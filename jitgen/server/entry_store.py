@@ -133,7 +133,9 @@ class EntryStore:
         return None if entry is None else await self.cache_body(entry, encoding)
 
     async def find(self, key: str) -> Found | None:
-        """Return entry `key` of the disk if this service vouches for it; raises as `body`."""
+        """
+        Return entry `key` of the disk if this service vouches for it, else None; raises as `body`.
+        """
         found, verdict = await asyncio.to_thread(self._read, key)
         if found is None or verdict is Verdict.NONE:
             self._known.pop(key, None)

@@ -18,7 +18,7 @@ _MOST = 10_000
 
 
 class Failures:
-    """The failures of one store. Only the event loop may use it."""
+    """Remembered failed compiles of one store. Only the event loop may use it."""
 
     def __init__(self, store: Store, ttl_s: float) -> None:
         self._store = store

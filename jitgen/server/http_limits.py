@@ -120,7 +120,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @property
     def _owes(self) -> bool:
-        """Whether a request has begun to arrive, or no response is under way."""
+        """
+        Whether a request has begun to arrive, or no response is under way: then the client owes the
+        rest of it, or a new one.
+        """
         return self._is_begun or not self._is_answered
 
     def end_if_late(self, now: float) -> None:

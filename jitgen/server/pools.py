@@ -86,26 +86,26 @@ class Pool:
 
     @property
     def toolchain(self) -> Mapping[str, str]:
-        """Versions of everything that determines the bytes of its kernels."""
+        """Versions of everything that determines the bytes of the pool's kernels."""
         found: Mapping[str, str] = self.hello.get("toolchain", {})
         return found
 
     @property
     def is_ready(self) -> bool:
-        """Whether its supervisor is ready to compile."""
+        """Whether the pool's supervisor is ready to compile."""
         return self._ready.is_set()
 
     @property
     def is_starting(self) -> bool:
-        """Whether its first supervisor is still starting: not ready, and not ended."""
+        """Whether the pool's first supervisor is still starting: not ready, and not ended."""
         return not self.hello and not self.restarts
 
     def start(self) -> None:
-        """Start its supervisor, and restart it whenever it ends."""
+        """Start the pool's supervisor, and restart it whenever it ends."""
         self._keeper = asyncio.create_task(self._keep(), name=f"pool {self.name}")
 
     async def ready(self, wait_s: float = _START_S) -> bool:
-        """Wait until its supervisor is ready, `wait_s` at most; returns whether it is."""
+        """Wait until the pool's supervisor is ready, `wait_s` at most; return whether it is."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ready.wait(), wait_s)
         return self.is_ready

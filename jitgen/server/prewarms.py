@@ -60,7 +60,7 @@ class Prewarm:
         before.set()
 
     def to_json(self) -> dict[str, object]:
-        """Return its state as a JSON document."""
+        """Return the prewarm's state as a JSON document."""
         failed = sum(row["state"] == "failed" for row in self.rows)
         state = "compiling" if not self.is_over else "failed" if failed or self.error else "done"
         document = {

@@ -38,7 +38,7 @@ _WEEK_S = 7 * 86400.0
 
 @frozen
 class Listen:
-    """The address to listen on, and TLS."""
+    """Settings of the address to listen on, and of TLS."""
 
     host: str = of(text, "127.0.0.1", "address or name to listen on")
     port: int = of(integer(0, 65535), 8555, "port; 0: any free one, which the log names")
@@ -53,7 +53,7 @@ class Listen:
 
 @frozen
 class Storage:
-    """The disk and the memory for entries."""
+    """Settings of the store: its disk, and the memory for entries."""
 
     root: Path = of(path, Path("/var/lib/jitgen/cache"), "root of the store, like JITGEN_CACHE_DIR")
     limit: int = of(
@@ -73,7 +73,7 @@ class Storage:
 
 @frozen
 class Access:
-    """Tokens, and access without one."""
+    """Settings of access: tokens, and requests without one."""
 
     tokens: Path | None = of(path, None, "file of hashed tokens; SIGHUP reads it again")
     anonymous: tuple[str, ...] = of(choices(*SCOPES), (), "scopes of requests without a token")
@@ -111,7 +111,7 @@ class Limits:
 
 @frozen
 class Toolchain:
-    """One virtual environment to compile in."""
+    """Settings of one virtual environment to compile in."""
 
     name: str = of(short, "default", "its name in the log, metrics and pages")
     python: Path | None = of(path, None, "its Python interpreter; default: the service's own")
@@ -150,7 +150,7 @@ class Signing:
 
 @frozen
 class Uploads:
-    """Entries that clients upload."""
+    """Settings of entries that clients upload."""
 
     accept: str = of(
         choice("off", "unattested", "rebuild"),
@@ -177,7 +177,7 @@ class Replicas:
 
 @frozen
 class Log:
-    """The log on standard error, a JSON object a line."""
+    """Settings of the log on standard error, a JSON object a line."""
 
     requests: str = of(
         choice("all", "work", "errors"),

@@ -210,11 +210,13 @@ class SealedTrust:
 
     @property
     def version(self) -> int:
-        """Version of the document."""
+        """Version of the trust document."""
         return self.trust.version
 
     def is_signed_by(self, public: PublicKey) -> bool:
-        """Return whether `public` signed it; the result for each key is cached."""
+        """
+        Return whether the key `public` signed the document; the result for each key is cached.
+        """
         if public not in self._signed:
             self._signed[public] = self.envelope.is_signed_by(public)
         return self._signed[public]

@@ -34,5 +34,7 @@ def check_kind(config: ActivationBackwardConfig) -> None:
 
 
 def legal_kind(config: ActivationBackwardConfig) -> ActivationBackwardConfig:
-    """Return `config` with fields that go together."""
+    """
+    Return `config`, made legal: without alternating gates and ups if the activation has no gates.
+    """
     return replace(config, interleaved=config.interleaved and config.activation.is_gated)

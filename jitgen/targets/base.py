@@ -98,7 +98,7 @@ class BaseRules(Generic[ConfigT, ProblemT]):
         """Accept any size: for kernels that read existing values one by one."""
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
+        """Return the template of these kernels."""
         return (Template(root=ROOT, entry=self.entry),)
 
 

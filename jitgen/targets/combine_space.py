@@ -60,10 +60,13 @@ def check_ranks(config: CombineRanksConfig) -> None:
 
 
 def legal_ranks(config: CombineRanksConfig) -> CombineRanksConfig:
-    """Return `config` with fields that go together."""
+    """
+    Return `config`, made legal: with a shared expert if that is weighted, and without masking of
+    ranks if they send rows of experts.
+    """
     return replace(legal_kind(config), can_mask=config.can_mask and not config.of_experts)
 
 
 def legal_kind(config: _Combining) -> _Combining:
-    """Return `config` with fields that go together."""
+    """Return `config`, made legal: with a shared expert if that is weighted."""
     return replace(config, has_shared=config.has_shared or config.is_weighted)

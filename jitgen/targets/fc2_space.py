@@ -52,7 +52,7 @@ class Fc2Rules(BaseRules[MoEFc2DenseConfig, MoEFc2DenseProblem]):
 
     @property
     def space(self) -> Space:
-        """The space that proposals are searched in."""
+        """Space of configs in which proposals are searched."""
         return self.parts.space
 
     def nearest(self, config: MoEFc2DenseConfig) -> MoEFc2DenseConfig | None:

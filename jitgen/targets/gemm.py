@@ -42,7 +42,7 @@ class Matrices(Protocol):
 
     @property
     def operands(self) -> Operands:
-        """The types of every kernel for it."""
+        """Types, scales and layout of b of every kernel for the problem."""
         ...
 
 
@@ -366,7 +366,7 @@ def _legal(start: GroupedGemmConfig, rules: GemmRules) -> tuple[GroupedGemmConfi
 
 def nearest(config: GroupedGemmConfig, rules: GemmRules) -> GroupedGemmConfig | None:
     """
-    Return the legal config that is nearest to `config`.
+    Return the legal config that is nearest to `config`; None if no config is legal.
 
     Differences in types count most, then those in the bias, the accumulator stages, split K, pairs
     of CTAs, the cluster, and last the tile, whose distance is measured by the ratio of its sides:

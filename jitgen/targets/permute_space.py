@@ -60,7 +60,7 @@ def check_kind(config: PermuteQuantizeConfig) -> None:
 
 
 def legal_kind(config: PermuteQuantizeConfig) -> PermuteQuantizeConfig:
-    """Return `config` with fields that go together."""
+    """Return `config`, in which each field that others do not allow has a value that they allow."""
     form, layout = config.format, config.layout
     if form.has_atoms and layout is Layout.CONTIGUOUS:
         layout = Layout.RAGGED

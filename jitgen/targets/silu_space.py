@@ -52,7 +52,7 @@ def check_kind(config: SiluMulQuantizeConfig) -> None:
 
 
 def legal_kind(config: SiluMulQuantizeConfig) -> SiluMulQuantizeConfig:
-    """Return `config` with fields that go together."""
+    """Return `config`, in which each field that others do not allow has a value that they allow."""
     is_rounded = config.power_of_two and config.scale_granularity.has_float_scales
     takes_turns = config.interleaved and config.activation.is_gated
     is_per_group = config.per_group and bool(config.activation.numbers)

@@ -91,7 +91,7 @@ def _tiled(start: GroupedGemmWgradConfig, space: WgradSpace) -> Iterator[Grouped
 def nearest(config: GroupedGemmWgradConfig, rules: WgradRules) -> GroupedGemmWgradConfig | None:
     """
     Return the legal config that is nearest to `config`: layout and types count most, then the
-    cluster, then the sides of the tile by their ratios.
+    cluster, then the sides of the tile by their ratios; None if no config is legal.
     """
     kinds = (
         replace(config, layout=layout, a_dtype=a, out_dtype=out, num_ab_stage=None)
@@ -110,7 +110,7 @@ def nearest(config: GroupedGemmWgradConfig, rules: WgradRules) -> GroupedGemmWgr
 
 
 class WgradRules(BaseRules[GroupedGemmWgradConfig, GroupedGemmWgradProblem]):
-    """Rules of kernels whose configs are those of a space."""
+    """Rules of `grouped_gemm_wgrad` kernels whose configs are those of `space`."""
 
     space: WgradSpace
 

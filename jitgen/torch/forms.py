@@ -231,7 +231,9 @@ _FORMS: dict[tuple[int, int], _Form] = {
 
 
 def _bias(bias: Tensor | None, mat_b: Tensor, columns: int) -> Tensor | None:
-    """Return a bias for each group, (G, columns) float32."""
+    """
+    Return `bias` for each group, padded with zeros to (G, columns) float32; None without a bias.
+    """
     if bias is None:
         return None
     groups, size = mat_b.shape[0], mat_b.shape[2]

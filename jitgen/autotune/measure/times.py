@@ -22,7 +22,7 @@ class Times:
 
     @property
     def median(self) -> float:
-        """The median in seconds."""
+        """Median of the times, in seconds."""
         return statistics.median(self.seconds)
 
     @property

@@ -220,7 +220,7 @@ class Case:
 
     @property
     def row_counts(self) -> tuple[int, ...]:
-        """Rows of each group."""
+        """Number of rows of each group."""
         return self.routing.deal(self.problem.groups, self.problem.m)
 
     @property
@@ -329,7 +329,7 @@ def layer_cases(count: int, seed: int) -> list[Case]:
 
 
 def recorded_cases(records: Sequence[Record]) -> list[Case]:
-    """Return each of `records` with each of its matrices, in all layouts: layers of FP8."""
+    """Return a case of FP8 operands for each of `records`, each of its matrices and each layout."""
     return [
         Case(
             problem=GroupedGemmProblem(

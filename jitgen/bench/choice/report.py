@@ -82,7 +82,7 @@ class Regret:
 @dataclass(slots=True, kw_only=True)
 class ChoiceReport(Report):
     """
-    A run of the choice suite.
+    Report of a run of the choice suite.
 
     Attributes:
         family: The family of the cases: ``random``, ``skewed``, ``layers`` or ``recorded``.

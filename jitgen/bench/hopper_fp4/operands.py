@@ -76,7 +76,7 @@ class Weights:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Groups, N and K."""
+        """Number of groups, N and K of the weights."""
         groups, n, half = self.packed.shape
         return groups, n, half * 2
 
@@ -174,7 +174,7 @@ class Tokens:
 
     @property
     def is_long(self) -> bool:
-        """Whether a call takes milliseconds."""
+        """Whether a call takes milliseconds, because its groups have many rows."""
         return self.case.rows_per_group >= LONG_ROWS
 
     def product(self, name: str, a: Callable[[], Tensor], weights: Callable[[], Tensor]) -> Tensor:

@@ -88,7 +88,7 @@ class SideTimes(Record):
 
     @property
     def rate(self) -> float:
-        """Bytes a second."""
+        """Bytes per second, at the median time."""
         return self.num_bytes / self.times.median
 
     def derived(self) -> dict[str, object]:
@@ -144,7 +144,7 @@ class Measured(Record):
 @dataclass(slots=True, kw_only=True)
 class Fp4Report(Report):
     """
-    A run of the hopper-fp4 suite.
+    Report of a run of the hopper-fp4 suite.
 
     Attributes:
         absent: Sides that are left out of all cases, each with the reason.
@@ -162,7 +162,7 @@ class Fp4Report(Report):
     launching: str = ""
 
     def at(self, rows: int, n: int, k: int) -> Measured | None:
-        """Return the case of these sizes; None where it was not measured."""
+        """Return the results of the case with these sizes; None where it was not measured."""
         for each in self.found:
             case = each.case
             if (case.rows_per_group, case.n, case.k) == (rows, n, k):

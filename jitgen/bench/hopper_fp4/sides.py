@@ -291,8 +291,8 @@ def kernels(
     found: Sequence[Case], *, all_of_them: bool = False, more: Sequence[Own] = ()
 ) -> list[str]:
     """
-    Return the names of the kernels for our sides of some cases, and for `more`: of the chosen ones,
-    or with `all_of_them` of every candidate, of FP8 only the chosen one.
+    Return the names of the kernels that our sides, and those of `more`, launch for some cases: the
+    chosen ones, or with `all_of_them` every candidate. Of FP8 it is always the chosen one.
     """
     configs = (
         config

@@ -65,12 +65,12 @@ class Case(Record):
 
     @property
     def expert_bytes(self) -> int:
-        """Bytes of an expert's FP8 weights."""
+        """Bytes of the FP8 weights of one expert, without scales."""
         return 3 * self.intermediate * self.hidden
 
     @property
     def flop(self) -> int:
-        """Operations of both products."""
+        """Floating point operations of both products, for all rows."""
         return 2 * self.rows * 3 * self.intermediate * self.hidden
 
 

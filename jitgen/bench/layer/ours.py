@@ -46,7 +46,7 @@ ROUTE = "route"
 
 
 def chain(operands: Operands) -> Chain:
-    """Return the chain of a case."""
+    """Return the chain of launches for the layer of a case, with scales of 128 x 128 blocks."""
     return Chain(config=operands.config, weights=operands.by_block)
 
 

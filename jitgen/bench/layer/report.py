@@ -71,7 +71,7 @@ class Measured(Record):
 
 @dataclass(slots=True, kw_only=True)
 class LayerReport(Report):
-    """A run of the layer suite."""
+    """Report of a run of the layer suite."""
 
     SUITES: ClassVar[tuple[str, ...]] = (NAME,)
     JSON: ClassVar[str] = "conditions notes copy_rate cases=found"

@@ -117,7 +117,7 @@ class Measured(Record):
 
 @dataclass(slots=True, kw_only=True)
 class TransformersReport(Report):
-    """A run of the transformers suite."""
+    """Report of a run of the transformers suite."""
 
     SUITES: ClassVar[tuple[str, ...]] = (NAME,)
     JSON: ClassVar[str] = "conditions cases=found"
@@ -170,7 +170,7 @@ def _cell(found: Measured, side: str) -> str:
 
 def limit(side: str, errors: dict[str, float]) -> float:
     """
-    Return the largest error of a side: for jitgen's in bfloat16 it depends on the error of
+    Return the largest allowed error of a side: for jitgen's in bfloat16 it depends on the error of
     grouped_mm.
     """
     if side in {OURS_FP8, GROUPED_FP8}:

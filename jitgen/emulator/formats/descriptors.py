@@ -146,8 +146,8 @@ def chunks(descriptor: Descriptor, operand: Operand) -> NDArray[np.int64]:
 
 def _k_major(descriptor: Descriptor, operand: Operand) -> NDArray[np.int64]:
     """
-    Return the chunks of a K-major operand: its core matrices of 8 rows are `stride` apart, and its
-    columns, each as wide as the swizzle, `leading`.
+    Return the offsets of the 16-byte chunks of a K-major operand. Its core matrices of 8 rows are
+    `stride` apart; its columns, each as wide as the swizzle, are `leading` apart.
     """
     row = np.arange(operand.rows)[:, None]
     byte = CHUNK * np.arange(-(-operand.row_bytes // CHUNK))
@@ -160,8 +160,9 @@ def _k_major(descriptor: Descriptor, operand: Operand) -> NDArray[np.int64]:
 
 def _mn_major(descriptor: Descriptor, operand: Operand) -> NDArray[np.int64]:
     """
-    Return the chunks of an MN-major operand: its atoms of 8 k are `stride` apart, and its columns,
-    each as wide as the swizzle, `leading`; without a swizzle the two offsets change places.
+    Return the offsets of the 16-byte chunks of an MN-major operand. Its atoms of 8 k are `stride`
+    apart; its columns, each as wide as the swizzle, are `leading` apart. Without a swizzle the two
+    distances change places.
     """
     k = np.arange(operand.row_bytes // operand.element_bytes)[:, None]
     byte = CHUNK * np.arange(-(-operand.rows * operand.element_bytes // CHUNK))

@@ -49,7 +49,7 @@ class Kind:
 
     @property
     def element_bytes(self) -> int:
-        """Room of an element in a row of shared memory; 1 also where two share a byte."""
+        """Bytes of an element in a row of shared memory; 1 also where two elements share a byte."""
         return max(1, ROW_BYTES // self.k)
 
 

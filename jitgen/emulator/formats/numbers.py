@@ -208,7 +208,7 @@ _HALF, _ODD, _BELOW_MIDDLE = np.uint32(16), np.uint32(1), np.uint32(0x7FFF)
 
 
 def _round_to_bf16(values: Numbers) -> NDArray[np.uint16]:
-    """Return the codes of `values` in bf16; rounds the lower half of a float32 off its bits."""
+    """Return the codes of `values` in bf16, rounded to nearest even."""
     bits = _nearly_float32(values).view(np.uint32)
     rounded = np.asarray(bits >> _HALF)
     rounded &= _ODD

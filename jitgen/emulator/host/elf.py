@@ -56,7 +56,10 @@ class Symbol(NamedTuple):
 
 
 def machine(image: bytes) -> int:
-    """Return the number of the architecture; raises struct.error for a file that is too short."""
+    """
+    Return the number of the architecture of an ELF file; raises struct.error if the file is too
+    short.
+    """
     return int(_HEADER.unpack_from(image)[2])
 
 

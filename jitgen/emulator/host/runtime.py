@@ -64,7 +64,10 @@ class Stub:
 
     @property
     def unknown_attribute(self) -> int | None:
-        """The first attribute that was asked for and that the device does not have."""
+        """
+        The first attribute that was asked for and that the device does not have; None if there was
+        none.
+        """
         number = int(self._library.emulator_stub_unknown_attribute())
         return None if number < 0 else number
 

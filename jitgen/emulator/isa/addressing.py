@@ -59,7 +59,8 @@ def space_of(instruction: Instruction) -> str:
 
 def resolve(f: Fragment, at: int, space: str, addresses: Integers) -> tuple[str, Integers]:
     """
-    Return the space of addresses [k], not empty, that may be generic, and the addresses there.
+    Return the state space of `addresses` [k], at least one, and the addresses in that space. If
+    `space` is generic, the values of the addresses say which space it is.
 
     Raises:
         MachineFault: The addresses are in different spaces, which no kernel does on purpose.

@@ -112,7 +112,7 @@ _HALF_OPERATIONS = {
 
 def update_of(operation: str, kind: str) -> Update:
     """
-    Return how an operation updates a number of type `kind`.
+    Return the function that computes an operation's update of a number of type `kind`.
 
     Raises:
         Unsupported: The operation does not exist for this type.

@@ -88,7 +88,7 @@ def _may_spin(instruction: Instruction) -> bool:
 
 @emits("atom", starts_block=_may_spin, is_wait=_may_spin)
 def emit_atom(builder: Builder, instruction: Instruction) -> None:
-    """``atom.global.add.u32 old, [address], value``; ``.cas`` has two values."""
+    """Translate ``atom.global.add.u32 old, [address], value``; ``.cas`` has two values."""
     old, address, *values = instruction.operands
     atomic = atomic_of(instruction)
     result = builder.temporary()
@@ -101,7 +101,7 @@ def emit_atom(builder: Builder, instruction: Instruction) -> None:
 
 @emits("red")
 def emit_reduce(builder: Builder, instruction: Instruction) -> None:
-    """``red.global.add.f32 [address], value``."""
+    """Translate ``red.global.add.f32 [address], value``."""
     address, *values = instruction.operands
     builder.do(_call(builder, instruction, atomic_of(instruction), address, values))
 

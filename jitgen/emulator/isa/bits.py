@@ -126,7 +126,9 @@ def _bfi(builder: Builder, instruction: Instruction) -> None:
 
 
 def extract_field(value: Bits, start: Bits, length: Bits) -> Bits:
-    """Return `length` bits of `value` from bit `start`, its sign repeated above if it has one."""
+    """
+    Return `length` bits of `value` from bit `start`; of a signed type the field is sign-extended.
+    """
     top = 8 * value.itemsize - 1
     first, count = _counts(start, length)
     unsigned = value.view(f"u{value.itemsize}").astype(np.uint64)

@@ -50,14 +50,19 @@ def prefetch(builder: Builder, instruction: Instruction) -> None:
 
 @emits("cp.async.bulk")
 def copy(builder: Builder, instruction: Instruction) -> None:
-    """``[to], [from], size, [mbarrier] {, ctas}``, or ``[to], [from], size`` of a bulk group."""
+    """
+    Translate ``[to], [from], size, [mbarrier] {, ctas}``, or ``[to], [from], size`` of a bulk
+    group.
+    """
     check_parts(instruction, _PARTS)
     _emit(builder, instruction, None)
 
 
 @emits("cp.reduce.async.bulk")
 def reduce(builder: Builder, instruction: Instruction) -> None:
-    """``cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [to], [from], size``."""
+    """
+    Translate ``cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [to], [from], size``.
+    """
     operation, kind = reduction_of(instruction), instruction.parts[-1]
     check_parts(instruction, f"{_PARTS} {operation} noftz {kind}")
     try:
@@ -87,14 +92,14 @@ def _emit(builder: Builder, instruction: Instruction, reduction: Reduction | Non
 
 @emits("cp.async.bulk.commit_group")
 def commit(builder: Builder, instruction: Instruction) -> None:
-    """``cp.async.bulk.commit_group``."""
+    """Translate ``cp.async.bulk.commit_group``."""
     builder.do(builder.call(commit_group, builder.mask(instruction)))
 
 
 @emits("cp.async.bulk.wait_group")
 def wait(builder: Builder, instruction: Instruction) -> None:
     """
-    ``cp.async.bulk.wait_group{.read} n``: at most the latest n groups may be unfinished.
+    Translate ``cp.async.bulk.wait_group{.read} n``: at most the latest n groups may be unfinished.
 
     With .read their sources have been read; their writes need not be visible yet.
     """

@@ -66,7 +66,9 @@ def prefetch(builder: Builder, instruction: Instruction) -> None:
 
 @emits("cp.async.bulk.tensor")
 def copy(builder: Builder, instruction: Instruction) -> None:
-    """A load, ``[destination], [map, {x, y}], [mbarrier] {, ctas} {, policy}``, or a store."""
+    """
+    Translate a load, ``[destination], [map, {x, y}], [mbarrier] {, ctas} {, policy}``, or a store.
+    """
     check_parts(instruction, _PARTS)
     if instruction.has("bulk_group"):
         _emit_store(builder, instruction, None)
@@ -76,7 +78,10 @@ def copy(builder: Builder, instruction: Instruction) -> None:
 
 @emits("cp.reduce.async.bulk.tensor")
 def reduce(builder: Builder, instruction: Instruction) -> None:
-    """``cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [map, {x, y}], [box]``."""
+    """
+    Translate ``cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [map, {x, y}],
+    [box]``.
+    """
     operation = reduction_of(instruction)
     check_parts(instruction, f"{_PARTS} {operation}")
     _emit_store(builder, instruction, operation)
@@ -260,7 +265,7 @@ def _window(issue: Issue, found: TensorMap, where: tuple[int, ...]) -> Window | 
 
 
 def _box_of(found: TensorMap, window: Window | None) -> Box | None:
-    """Return a window as a part of global memory."""
+    """Return the part of global memory that a window is; None without a window."""
     if window is None:
         return None
     return Box(found.address + window.offset, window.shape, (*window.strides[:-1], 1))

@@ -102,7 +102,8 @@ class Issue:
 
     def check_early_read(self, address: int, size: int) -> None:
         """
-        Report a read before the previous grid is known to have ended, unless its tensor is settled.
+        Report a read before the previous grid is known to have ended, unless no earlier grid can
+        still be writing that memory.
         """
         thread = np.array([self.thread])
         check_early_read(self.f, self.at, thread, np.array([address]), size)

@@ -20,7 +20,7 @@ from jitgen.emulator.program.table import emits
 
 @emits("mapa")
 def mapa(builder: Builder, instruction: Instruction) -> None:
-    """``mapa.shared::cluster.u32 d, address, rank``."""
+    """Translate ``mapa.shared::cluster.u32 d, address, rank``."""
     address_type = instruction.parts[-1]
     address = builder.value(instruction.operands[1], address_type)
     rank = builder.value(instruction.operands[2], "u32")
@@ -35,7 +35,7 @@ def peer_address(address: PerThread, rank: PerThread) -> PerThread:
 
 @emits("getctarank")
 def getctarank(builder: Builder, instruction: Instruction) -> None:
-    """``getctarank.shared::cluster.u32 rank, address``."""
+    """Translate ``getctarank.shared::cluster.u32 rank, address``."""
     address = builder.value(instruction.operands[1], instruction.parts[-1])
     define(builder, instruction, apply(builder, rank_of, address), "u32")
 

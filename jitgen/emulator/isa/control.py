@@ -31,13 +31,13 @@ _FENCE_PARTS = (
 
 @emits("bra", ends_block=True)
 def branch(builder: Builder, instruction: Instruction) -> None:
-    """``@p bra label``."""
+    """Translate ``@p bra label``."""
     _leave(builder, instruction, builder.block_of(instruction.operands[0]))
 
 
 @emits("ret", "exit", ends_block=True)
 def leave(builder: Builder, instruction: Instruction) -> None:
-    """``exit``, and ``ret`` of the kernel, as functions are not called."""
+    """Translate ``exit``, and ``ret`` of the kernel, as functions are not called."""
     _leave(builder, instruction, _EXIT)
 
 
@@ -51,7 +51,7 @@ def _leave(builder: Builder, instruction: Instruction, target: int) -> None:
 
 @emits("trap")
 def trap(builder: Builder, instruction: Instruction) -> None:
-    """``trap``: the program itself found an error."""
+    """Translate ``trap``: the program itself found an error."""
     builder.do(builder.call(stop, builder.mask(instruction)))
 
 
@@ -64,7 +64,7 @@ def stop(f: Fragment, at: int, mask: Mask) -> None:
 @emits("fence", "membar")
 def fence(builder: Builder, instruction: Instruction) -> None:
     """
-    ``fence``, ``membar``.
+    Translate ``fence``, ``membar``.
 
     A fence orders nothing for threads that its scope does not include. Orderings are not told
     apart: what a thread did before any fence is released by its later relaxed arrivals.
@@ -134,7 +134,10 @@ def fence_async(f: Fragment, at: int, mask: Mask) -> None:
 
 @emits("griddepcontrol.wait")
 def wait_for_grid(builder: Builder, instruction: Instruction) -> None:
-    """``griddepcontrol.wait``: the grids before this one have ended and their writes are seen."""
+    """
+    Translate ``griddepcontrol.wait``: the grids before this one have ended and their writes are
+    seen.
+    """
     builder.do(builder.call(learn_grid, builder.mask(instruction)))
 
 

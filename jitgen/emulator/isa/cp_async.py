@@ -41,7 +41,10 @@ _SIZES = (4, 8, 16)
 
 @emits("cp.async.ca", "cp.async.cg")
 def emit_copy(builder: Builder, instruction: Instruction) -> None:
-    """``cp.async.cg.shared.global [to], [from], 16{, bytes that are read | ignore-predicate}``."""
+    """
+    Translate ``cp.async.cg.shared.global [to], [from], 16{, bytes that are read |
+    ignore-predicate}``.
+    """
     unknown = (part for part in instruction.parts if part not in _PARTS and part[:2] != "L2")
     for part in unknown:
         raise Unsupported(f"modifier .{part}")
@@ -142,7 +145,7 @@ def _copy(
 
 @emits("cp.async.commit_group")
 def emit_commit(builder: Builder, instruction: Instruction) -> None:
-    """``cp.async.commit_group``."""
+    """Translate ``cp.async.commit_group``."""
     builder.do(builder.call(commit, builder.mask(instruction)))
 
 
@@ -155,7 +158,10 @@ def commit(f: Fragment, at: int, mask: Mask) -> None:
 
 @emits("cp.async.wait_group", "cp.async.wait_all")
 def emit_wait(builder: Builder, instruction: Instruction) -> None:
-    """``cp.async.wait_group n`` and ``cp.async.wait_all``, which also waits for the open group."""
+    """
+    Translate ``cp.async.wait_group n`` and ``cp.async.wait_all``, which also waits for the open
+    group.
+    """
     keep = instruction.operands[0] if instruction.operands else "-1"
     builder.do(builder.call(wait, builder.mask(instruction), keep))
 
@@ -175,7 +181,7 @@ def wait(f: Fragment, at: int, mask: Mask, keep: int) -> None:
 @emits("cp.async.mbarrier.arrive")
 def emit_arrive(builder: Builder, instruction: Instruction) -> None:
     """
-    ``cp.async.mbarrier.arrive.noinc [address]``.
+    Translate ``cp.async.mbarrier.arrive.noinc [address]``.
 
     Without ``.noinc`` the arrival is one more than the barrier's count foresees.
     """

@@ -36,7 +36,7 @@ _PARTS = (
 
 @emits("clusterlaunchcontrol.try_cancel")
 def try_cancel(builder: Builder, instruction: Instruction) -> None:
-    """``clusterlaunchcontrol.try_cancel.async... [answer], [mbarrier]``."""
+    """Translate ``clusterlaunchcontrol.try_cancel.async... [answer], [mbarrier]``."""
     check_parts(instruction, _PARTS)
     answer, barrier = (builder.address(operand) for operand in instruction.operands)
     is_multicast = str(instruction.has("multicast::cluster::all"))
@@ -45,7 +45,7 @@ def try_cancel(builder: Builder, instruction: Instruction) -> None:
 
 @emits("clusterlaunchcontrol.query_cancel.is_canceled")
 def is_canceled(builder: Builder, instruction: Instruction) -> None:
-    """``clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p, answer``."""
+    """Translate ``clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p, answer``."""
     result, answer = instruction.operands
     high = builder.value(wide_halves(answer)[1], "b64")
     builder.define(result, f"({high} != 0)", "pred", instruction)
@@ -54,7 +54,8 @@ def is_canceled(builder: Builder, instruction: Instruction) -> None:
 @emits("clusterlaunchcontrol.query_cancel")
 def first_index(builder: Builder, instruction: Instruction) -> None:
     """
-    ``get_first_ctaid::x.b32.b128 x, answer``, or ``get_first_ctaid.v4.b32.b128 {x, y, z, _}``.
+    Translate ``get_first_ctaid::x.b32.b128 x, answer``, or ``get_first_ctaid.v4.b32.b128 {x, y, z,
+    _}``.
     """
     results, answer = instruction.operands
     part = instruction.parts[2]

@@ -66,7 +66,7 @@ def _matrices_of(instruction: Instruction) -> Matrices:
 
 @emits("ldmatrix", whole_warp=True)
 def emit_load(builder: Builder, instruction: Instruction) -> None:
-    """``ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {d, ...}, [address]``."""
+    """Translate ``ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {d, ...}, [address]``."""
     matrices = _matrices_of(instruction)
     names = builder.names(instruction.operands[0])
     if len(names) != matrices.count:
@@ -124,7 +124,7 @@ def _to_lanes(rows: NDArray[np.uint8], matrices: Matrices) -> NDArray[np.uint32]
 
 @emits("stmatrix", whole_warp=True)
 def emit_store(builder: Builder, instruction: Instruction) -> None:
-    """``stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [address], {a, ...}``."""
+    """Translate ``stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [address], {a, ...}``."""
     matrices = _matrices_of(instruction)
     address, source = instruction.operands
     values = builder.values(source, "b32")

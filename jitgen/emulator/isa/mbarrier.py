@@ -49,7 +49,7 @@ def check_parts(instruction: Instruction) -> None:
 
 @emits("mbarrier.init")
 def init(builder: Builder, instruction: Instruction) -> None:
-    """``mbarrier.init.shared.b64 [address], count``."""
+    """Translate ``mbarrier.init.shared.b64 [address], count``."""
     check_parts(instruction)
     address = builder.address(instruction.operands[0])
     count = builder.value(instruction.operands[1], "u32")
@@ -71,7 +71,7 @@ def initialise(f: Fragment, at: int, mask: Mask, addresses: PerThread, counts: P
 
 @emits("mbarrier.inval")
 def inval(builder: Builder, instruction: Instruction) -> None:
-    """``mbarrier.inval.shared.b64 [address]``."""
+    """Translate ``mbarrier.inval.shared.b64 [address]``."""
     check_parts(instruction)
     address = builder.address(instruction.operands[0])
     builder.do(builder.call(invalidate, builder.mask(instruction), address))
@@ -128,7 +128,7 @@ def group_threads(
 @emits("mbarrier.arrive", "mbarrier.arrive_drop")
 def arrive(builder: Builder, instruction: Instruction) -> None:
     """
-    ``mbarrier.arrive`` with a count, ``.expect_tx`` with bytes, ``.noComplete``.
+    Translate ``mbarrier.arrive`` with a count, ``.expect_tx`` with bytes, ``.noComplete``.
 
     ``mbarrier.arrive_drop`` is the same and takes the arrival off the count of the phases to come.
     """
@@ -218,7 +218,7 @@ def _members(f: Fragment, group: Group) -> list[int]:
 
 @emits("mbarrier.expect_tx", "mbarrier.complete_tx")
 def transact(builder: Builder, instruction: Instruction) -> None:
-    """``mbarrier.expect_tx [address], bytes`` and ``mbarrier.complete_tx``."""
+    """Translate ``mbarrier.expect_tx [address], bytes`` and ``mbarrier.complete_tx``."""
     check_parts(instruction)
     address, count = instruction.operands
     does_expect = instruction.has("expect_tx")
@@ -244,7 +244,7 @@ def complete_bytes(
 
 @emits("mbarrier.pending_count")
 def pending(builder: Builder, instruction: Instruction) -> None:
-    """``mbarrier.pending_count.b64 count, state``."""
+    """Translate ``mbarrier.pending_count.b64 count, state``."""
     count, state = instruction.operands
     shown = f"({builder.value(state, 'b64')} & {builder.literal(MAX_COUNT, 'b64')})"
     builder.define(

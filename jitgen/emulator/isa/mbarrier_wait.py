@@ -32,7 +32,8 @@ Mask = NDArray[np.bool_] | None
 @emits("mbarrier.try_wait", "mbarrier.test_wait", starts_block=True, is_wait=True)
 def wait(builder: Builder, instruction: Instruction) -> None:
     """
-    ``mbarrier.try_wait p, [address], state`` or, with ``.parity``, ``p, [address], parity``.
+    Translate ``mbarrier.try_wait p, [address], state`` or, with ``.parity``, ``p, [address],
+    parity``.
 
     After a relaxed wait, the waiting threads are ordered after the arrivals only from their next
     fence on.

@@ -71,7 +71,7 @@ class Transfer:
 
     @property
     def bytes(self) -> int:
-        """Bytes of each thread."""
+        """Bytes that each thread transfers."""
         return self.width * self.count
 
     @cached_property
@@ -112,7 +112,7 @@ def _may_spin(instruction: Instruction) -> bool:
 
 @emits("ld", "ldu", starts_block=_may_spin, is_wait=_may_spin)
 def emit_load(builder: Builder, instruction: Instruction) -> None:
-    """``ld.global.v4.b32 {d, ...}, [address]``."""
+    """Translate ``ld.global.v4.b32 {d, ...}, [address]``."""
     names = builder.names(instruction.operands[0])
     transfer = builder.constant(transfer_of(instruction, names), "transfer")
     arguments = (builder.mask(instruction), builder.address(instruction.operands[1]), transfer)
@@ -165,7 +165,9 @@ def load(f: Fragment, at: int, mask: Mask, addresses: PerThread, transfer: Trans
 def load_and_wait(
     f: Fragment, at: int, mask: Mask, addresses: PerThread, transfer: Transfer
 ) -> Integers | Wait:
-    """Return what `load` returns; or, if threads spin, their wait."""
+    """
+    Return what `load` returns; or, if threads only loop until the loaded values change, their wait.
+    """
     loaded = load(f, at, mask, addresses, transfer)
     return wait_if_spinning(f, at, loaded.tobytes()) or loaded
 
@@ -173,7 +175,7 @@ def load_and_wait(
 def wait_if_spinning(f: Fragment, at: int, found: bytes) -> Wait | None:
     """
     Return the wait of threads that loaded the same values twice with no write to global memory in
-    between.
+    between; None if they did not.
 
     Args:
         f: The fragment that executes the instruction.
@@ -299,7 +301,7 @@ def warps_of(f: Fragment, threads: Threads) -> NDArray[np.int64]:
 
 @emits("st")
 def emit_store(builder: Builder, instruction: Instruction) -> None:
-    """``st.shared.v4.b32 [address], {a, ...}``."""
+    """Translate ``st.shared.v4.b32 [address], {a, ...}``."""
     names = builder.names(instruction.operands[1])
     transfer = transfer_of(instruction, names)
     values = builder.values(instruction.operands[1], f"b{8 * transfer.width}")

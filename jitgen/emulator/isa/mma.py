@@ -87,7 +87,9 @@ class Form:
 
 @emits("mma", whole_warp=True)
 def mma(builder: Builder, instruction: Instruction) -> None:
-    """``mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, c`` and its siblings."""
+    """
+    Translate ``mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, c`` and its siblings.
+    """
     if instruction.guard is not None:
         raise Unsupported("a guard")
     form = parse(instruction)

@@ -57,7 +57,7 @@ def _barrier_operands(builder: Builder, instruction: Instruction, first: int = 0
     ends_block=True,
 )
 def sync(builder: Builder, instruction: Instruction) -> None:
-    """``bar.sync a, b``: arrive and wait for the others."""
+    """Translate ``bar.sync a, b``: arrive and wait for the others."""
     _refuse_reduction(instruction)
     operands = _barrier_operands(builder, instruction)
     then = str(builder.next_block)
@@ -68,7 +68,7 @@ def sync(builder: Builder, instruction: Instruction) -> None:
     "bar.arrive", "bar.cta.arrive", "barrier.arrive", "barrier.cta.arrive", whole_warp=_is_aligned
 )
 def arrive(builder: Builder, instruction: Instruction) -> None:
-    """``bar.arrive a, b``: arrive and go on."""
+    """Translate ``bar.arrive a, b``: arrive and go on."""
     _refuse_reduction(instruction)
     operands = _barrier_operands(builder, instruction)
     builder.do(builder.call(arrive_only, builder.mask(instruction), *operands))
@@ -76,7 +76,9 @@ def arrive(builder: Builder, instruction: Instruction) -> None:
 
 @emits("bar.warp.sync", whole_warp=is_whole_warp, members=members_of)
 def sync_warp(builder: Builder, instruction: Instruction) -> None:
-    """``bar.warp.sync mask``: orders the memory accesses of the lanes that the mask names."""
+    """
+    Translate ``bar.warp.sync mask``: orders the memory accesses of the lanes that the mask names.
+    """
     members = builder.value(instruction.operands[0], "b32")
     builder.do(builder.call(meet, builder.mask(instruction), members, "True"))
 
@@ -102,7 +104,10 @@ def _named(f: Fragment, at: int, number: int) -> NamedBarrier:
 def _expected(
     f: Fragment, at: int, counts: PerThread | None, chosen: NDArray[np.bool_]
 ) -> int | None:
-    """Return the count that the threads name, or None."""
+    """
+    Return the number of threads that complete a barrier, as the threads state it; None if they
+    state none.
+    """
     if counts is None:
         return None
     distinct = np.unique(f.spread(counts)[chosen]).tolist()
@@ -172,7 +177,10 @@ def _until(at: int, barrier: NamedBarrier, generation: int, then: int) -> Outcom
 
 @emits("barrier.cluster.arrive", whole_warp=_is_aligned)
 def arrive_cluster(builder: Builder, instruction: Instruction) -> None:
-    """``barrier.cluster.arrive``; the relaxed form releases only accesses before the last fence."""
+    """
+    Translate ``barrier.cluster.arrive``; the relaxed form releases only accesses before the last
+    fence.
+    """
     is_relaxed = str(instruction.has("relaxed"))
     builder.do(builder.call(arrive_at_cluster, builder.mask(instruction), is_relaxed))
 
@@ -199,7 +207,7 @@ def arrive_at_cluster(f: Fragment, at: int, mask: Mask, is_relaxed: bool) -> Non
 
 @emits("barrier.cluster.wait", whole_warp=_is_aligned, starts_block=True, is_wait=True)
 def wait_cluster(builder: Builder, instruction: Instruction) -> None:
-    """``barrier.cluster.wait``."""
+    """Translate ``barrier.cluster.wait``."""
     outcome = builder.temporary()
     builder.do(f"{outcome} = {builder.call(wait_for_cluster, builder.mask(instruction))}")
     builder.do(f"if {outcome} is not None: return {outcome}")
@@ -237,7 +245,7 @@ def wait_for_cluster(f: Fragment, at: int, mask: Mask) -> Wait | None:
     is_wait=True,
 )
 def reduce(builder: Builder, instruction: Instruction) -> None:
-    """``bar.red.popc.u32 d, a, b, p`` and ``bar.red.and.pred p, a, b, q``."""
+    """Translate ``bar.red.popc.u32 d, a, b, p`` and ``bar.red.and.pred p, a, b, q``."""
     kind = next((part for part in instruction.parts if part in _REDUCTIONS), None)
     if kind is None or instruction.guard is not None:
         raise Unsupported("form of bar.red")

@@ -28,7 +28,7 @@ _FEWEST, _MOST, _UNIT = 24, 256, 8
 
 @emits("setmaxnreg", whole_warp=True, starts_block=True, is_wait=True)
 def set_registers(builder: Builder, instruction: Instruction) -> None:
-    """``setmaxnreg.inc.sync.aligned.u32 n`` and ``.dec``."""
+    """Translate ``setmaxnreg.inc.sync.aligned.u32 n`` and ``.dec``."""
     number = int(instruction.operands[0], 0)
     if number % _UNIT or not _FEWEST <= number <= _MOST:
         raise Unsupported(

@@ -36,14 +36,20 @@ _VECTORS = {"v2": 2, "v4": 4}
 
 @emits("st.async")
 def emit(builder: Builder, instruction: Instruction) -> None:
-    """``st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [a], {b, c}, [mbarrier]``."""
+    """
+    Translate ``st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [a], {b, c},
+    [mbarrier]``.
+    """
     _refuse(instruction, {"st", "weak", *_VECTORS})
     _emit(builder, instruction, "None")
 
 
 @emits("red.async")
 def emit_reduce(builder: Builder, instruction: Instruction) -> None:
-    """``red.async.relaxed.cluster...mbarrier::complete_tx::bytes.add.u32 [a], b, [mbarrier]``."""
+    """
+    Translate ``red.async.relaxed.cluster...mbarrier::complete_tx::bytes.add.u32 [a], b,
+    [mbarrier]``.
+    """
     operation = next((part for part in instruction.parts if part in OPERATIONS), "")
     _refuse(instruction, {"red", "relaxed", "cluster", operation})
     if not operation:

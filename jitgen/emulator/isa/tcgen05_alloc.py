@@ -34,7 +34,7 @@ _WORD = 4
 
 @emits("tcgen05.alloc", whole_warp=True, starts_block=True, is_wait=True)
 def alloc(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [address], columns``."""
+    """Translate ``tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [address], columns``."""
     check_parts(instruction, "cta_group::1 cta_group::2 sync aligned shared::cta b32")
     address, columns = instruction.operands
     arguments = builder.address(address), builder.value(columns, "u32")
@@ -44,7 +44,7 @@ def alloc(builder: Builder, instruction: Instruction) -> None:
 
 @emits("tcgen05.dealloc", whole_warp=True, starts_block=True, is_wait=True)
 def dealloc(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.dealloc.cta_group::1.sync.aligned.b32 address, columns``."""
+    """Translate ``tcgen05.dealloc.cta_group::1.sync.aligned.b32 address, columns``."""
     check_parts(instruction, "cta_group::1 cta_group::2 sync aligned b32")
     arguments = [builder.value(operand, "u32") for operand in instruction.operands]
     ctas = str(num_ctas(builder, instruction))
@@ -60,14 +60,14 @@ def _call(builder: Builder, call: str) -> None:
 
 @emits("tcgen05.relinquish_alloc_permit", whole_warp=True)
 def relinquish(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned``."""
+    """Translate ``tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned``."""
     check_parts(instruction, "cta_group::1 cta_group::2 sync aligned")
     num_ctas(builder, instruction)
     builder.do(builder.call(relinquish_permit, builder.mask(instruction)))
 
 
 def relinquish_permit(f: Fragment, at: int, mask: Mask) -> None:
-    """End allocations by this CTA."""
+    """Give up the permit of this CTA to allocate tensor memory."""
     if mask is None or mask.any():
         f.cta.tensor.may_allocate = False
 
@@ -80,7 +80,7 @@ def _warps(f: Fragment, mask: Mask) -> list[tuple[int, NDArray[np.int64]]]:
 
 
 def _one(f: Fragment, at: int, values: Integers) -> int:
-    """Return the value that all threads have."""
+    """Return the one value that all threads of a warp have; fault if they differ."""
     if (values != values[0]).any():
         f.fault(at, "the threads of the warp disagree about an operand")
     return int(values[0])
@@ -104,7 +104,10 @@ def _until(at: int, requests: list[Request]) -> Wait | None:
 def allocate(
     f: Fragment, at: int, mask: Mask, address: PerThread, columns: PerThread, ctas: int
 ) -> Wait | None:
-    """Allocate columns for each warp and write the address of the first to shared memory."""
+    """
+    Allocate columns for each warp and write the address of the first to shared memory; return the
+    wait of warps that cannot have them yet, or None.
+    """
     tensor, asked = f.cta.tensor, []
     for warp, threads in _warps(f, mask):
         request = tensor.calls.get((warp, at))
@@ -199,7 +202,10 @@ def _introduce(f: Fragment, heads: list[Request]) -> None:
 def deallocate(
     f: Fragment, at: int, mask: Mask, address: PerThread, columns: PerThread, ctas: int
 ) -> Wait | None:
-    """Free columns; in a pair, those of both CTAs when both have executed the instruction."""
+    """
+    Free columns; in a pair, those of both CTAs when both have executed the instruction. Return the
+    wait for the other CTA, or None.
+    """
     tensor, calls = f.cta.tensor, []
     for warp, threads in _warps(f, mask):
         request = tensor.calls.get((warp, at))

@@ -30,7 +30,10 @@ Mask = NDArray[np.bool_] | None
 
 @emits("tcgen05.commit")
 def commit(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [barrier], ctas``."""
+    """
+    Translate ``tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [barrier],
+    ctas``.
+    """
     check_parts(
         instruction,
         "cta_group::1 cta_group::2 mbarrier::arrive::one shared::cluster multicast::cluster b64",

@@ -45,7 +45,7 @@ _UNITS = frozenset({"tcgen05", LOAD_UNIT, STORE_UNIT})
 
 @emits("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
 def fence(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.fence::before_thread_sync`` and ``::after_thread_sync``."""
+    """Translate ``tcgen05.fence::before_thread_sync`` and ``::after_thread_sync``."""
     function = hand_on if instruction.has(BEFORE) else take_up
     builder.do(builder.call(function, builder.mask(instruction)))
 
@@ -71,7 +71,7 @@ def take_up(f: Fragment, at: int, mask: Mask) -> None:
 
 @emits("tcgen05.wait::ld", "tcgen05.wait::st", whole_warp=True)
 def wait(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.wait::ld.sync.aligned`` and ``tcgen05.wait::st.sync.aligned``."""
+    """Translate ``tcgen05.wait::ld.sync.aligned`` and ``tcgen05.wait::st.sync.aligned``."""
     refuse_guard(instruction)
     kind = LOAD_UNIT if instruction.has("wait::ld") else STORE_UNIT
     builder.do(builder.call(wait_for, repr(kind)))

@@ -81,7 +81,7 @@ _FORMATS = {(): 8, ("b8x16", "b4x16_p64"): 4, ("b8x16", "b6x16_p32"): 6}
 @emits("tcgen05.cp")
 def cp(builder: Builder, instruction: Instruction) -> None:
     """
-    ``tcgen05.cp.cta_group::1.32x128b.warpx4 [address], descriptor``; with
+    Translate ``tcgen05.cp.cta_group::1.32x128b.warpx4 [address], descriptor``; with
     ``.b8x16.b4x16_p64`` behind the shape elements of four bits get a byte each.
     """
     modifiers = tuple(part for part in instruction.parts[2:] if "cta_group" not in part)

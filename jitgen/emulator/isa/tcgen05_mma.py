@@ -46,7 +46,10 @@ _ADDRESSES = 2
 
 @emits("tcgen05.mma")
 def mma(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.mma.cta_group::1.kind::f16 [d], a, b, idesc, {lanes}, enable-input-d, scale``."""
+    """
+    Translate ``tcgen05.mma.cta_group::1.kind::f16 [d], a, b, idesc, {lanes}, enable-input-d,
+    scale``.
+    """
     unknown = [part for part in instruction.parts if not _MODIFIERS.fullmatch(part)]
     if unknown:
         raise Unsupported(f"modifier .{unknown[0]}")

@@ -56,7 +56,7 @@ class Shape:
             or [2, registers, 32] if packed.
         is_packed: Two half words to a register.
         is_half: A warp accesses 16 lanes, not 32.
-        granules: Those of the words, relative to the address.
+        granules: The granules of these words, relative to the address.
     """
 
     lanes: NDArray[np.int64]
@@ -103,7 +103,7 @@ def _parse(instruction: Instruction, vector: list[str], rest: list[str]) -> Shap
 
 @emits("tcgen05.ld", whole_warp=True)
 def ld(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.ld.sync.aligned.32x32b.x4.b32 {r0, r1, r2, r3}, [address]``."""
+    """Translate ``tcgen05.ld.sync.aligned.32x32b.x4.b32 {r0, r1, r2, r3}, [address]``."""
     refuse_guard(instruction)
     target, address, *rest = instruction.operands
     registers = builder.names(target)
@@ -116,7 +116,7 @@ def ld(builder: Builder, instruction: Instruction) -> None:
 
 @emits("tcgen05.st", whole_warp=True)
 def st(builder: Builder, instruction: Instruction) -> None:
-    """``tcgen05.st.sync.aligned.32x32b.x4.b32 [address], {r0, r1, r2, r3}``."""
+    """Translate ``tcgen05.st.sync.aligned.32x32b.x4.b32 [address], {r0, r1, r2, r3}``."""
     refuse_guard(instruction)
     address, *rest, source = instruction.operands
     shape = builder.constant(_parse(instruction, builder.names(source), rest), "tensor_shape")

@@ -106,7 +106,7 @@ stride is that of dimension 1.
 
 @emits("tensormap.replace.tile")
 def replace(builder: Builder, instruction: Instruction) -> None:
-    """``tensormap.replace.tile.global_dim.global.b1024.b32 [map], dimension, value``."""
+    """Translate ``tensormap.replace.tile.global_dim.global.b1024.b32 [map], dimension, value``."""
     name = instruction.parts[3]
     check_parts(instruction, f"tensormap replace tile {name} global shared::cta b1024 b32 b64")
     if name not in FIELDS:
@@ -159,7 +159,7 @@ def replace_field(
 
 @emits("tensormap.cp_fenceproxy", whole_warp=True)
 def publish(builder: Builder, instruction: Instruction) -> None:
-    """``tensormap.cp_fenceproxy.global.shared::cta... [destination], [source], 128``."""
+    """Translate ``tensormap.cp_fenceproxy.global.shared::cta... [destination], [source], 128``."""
     to, origin, size = instruction.operands
     if int(size, 0) != tensor_map.BYTES:
         raise Unsupported(f"{size} bytes")

@@ -130,7 +130,7 @@ def present(f: Fragment, at: int, members: PerThread) -> NDArray[np.bool_]:
 
 @emits("elect.sync", whole_warp=is_whole_warp, members=members_of)
 def elect(builder: Builder, instruction: Instruction) -> None:
-    """``elect.sync d|p, members``: the lowest lane that takes part."""
+    """Translate ``elect.sync d|p, members``: the lowest lane that takes part."""
     lane, _, predicate = instruction.operands[0].partition("|")
     members = builder.value(instruction.operands[1], "b32")
     chosen = builder.temporary()
@@ -154,7 +154,7 @@ def elect_lane(
 
 @emits("activemask")
 def active(builder: Builder, instruction: Instruction) -> None:
-    """``activemask.b32 d``: the lanes that happen to be at the same place."""
+    """Translate ``activemask.b32 d``: the lanes that happen to be at the same place."""
     builder.define(instruction.operands[0], builder.call(active_mask), "b32", instruction)
 
 
@@ -180,7 +180,7 @@ def _per_warp(f: Fragment, values: NDArray[Scalar]) -> NDArray[Scalar]:
 
 @emits("shfl.sync", whole_warp=is_whole_warp, members=members_of)
 def shuffle(builder: Builder, instruction: Instruction) -> None:
-    """``shfl.sync.mode.b32 d|p, a, b, c, members``."""
+    """Translate ``shfl.sync.mode.b32 d|p, a, b, c, members``."""
     mode = instruction.parts[2]
     if mode not in _SOURCES or instruction.parts[3:] != ("b32",):
         raise Unsupported(f"shfl {mode}")
@@ -253,7 +253,10 @@ def _common_sources(mode: str, b: int, c: int) -> tuple[Table, Votes]:
 
 @emits("vote.sync", whole_warp=is_whole_warp, members=members_of)
 def vote(builder: Builder, instruction: Instruction) -> None:
-    """``vote.sync.{all,any,uni}.pred p, a, members`` and ``vote.sync.ballot.b32 d, a, members``."""
+    """
+    Translate ``vote.sync.{all,any,uni}.pred p, a, members`` and ``vote.sync.ballot.b32 d, a,
+    members``.
+    """
     mode = instruction.parts[2]
     if mode not in _VOTES:
         raise Unsupported(f"vote {mode}")
@@ -291,7 +294,7 @@ def count_votes(
 
 @emits("match.any.sync", "match.all.sync", whole_warp=is_whole_warp, members=members_of)
 def match(builder: Builder, instruction: Instruction) -> None:
-    """``match.any.sync.b32 d, a, members`` and ``match.all.sync.b32 d|p, a, members``."""
+    """Translate ``match.any.sync.b32 d, a, members`` and ``match.all.sync.b32 d|p, a, members``."""
     mode, value_type = instruction.parts[1], instruction.parts[-1]
     if value_type not in {"b32", "b64"}:
         raise Unsupported(f"type .{value_type}")
@@ -331,7 +334,7 @@ _REDUCTIONS: dict[str, np.ufunc] = {
 
 @emits("redux.sync", whole_warp=is_whole_warp, members=members_of)
 def redux(builder: Builder, instruction: Instruction) -> None:
-    """``redux.sync.op.type d, a, members``; .f32 has min and max, with .abs and .NaN."""
+    """Translate ``redux.sync.op.type d, a, members``; .f32 has min and max, with .abs and .NaN."""
     _, _, operation, *modifiers, value_type = instruction.parts
     is_float = value_type == "f32"
     if operation not in _REDUCTIONS or value_type not in {"u32", "s32", "b32", "f32"}:

@@ -40,7 +40,10 @@ Matrix = NDArray[np.float32]
 
 @emits("wgmma.mma_async", whole_warp=True)
 def mma_async(builder: Builder, instruction: Instruction) -> None:
-    """``wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {d}, a, b, scale-d, 1, 1, 0, 0``."""
+    """
+    Translate ``wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {d}, a, b, scale-d, 1, 1, 0,
+    0``.
+    """
     _refuse_guard(instruction)
     target, a, b, is_added = instruction.operands[:4]
     names, a_names = builder.names(target), builder.names(a)
@@ -76,21 +79,21 @@ def _check_sums(
 
 @emits("wgmma.fence", whole_warp=True)
 def fence(builder: Builder, instruction: Instruction) -> None:
-    """``wgmma.fence.sync.aligned``."""
+    """Translate ``wgmma.fence.sync.aligned``."""
     _refuse_guard(instruction)
     builder.do(builder.call(fence_registers))
 
 
 @emits("wgmma.commit_group", whole_warp=True)
 def commit_group(builder: Builder, instruction: Instruction) -> None:
-    """``wgmma.commit_group.sync.aligned``."""
+    """Translate ``wgmma.commit_group.sync.aligned``."""
     _refuse_guard(instruction)
     builder.do(builder.call(close_groups))
 
 
 @emits("wgmma.wait_group", whole_warp=True, starts_block=True, is_wait=True)
 def wait_group(builder: Builder, instruction: Instruction) -> None:
-    """``wgmma.wait_group.sync.aligned N``."""
+    """Translate ``wgmma.wait_group.sync.aligned N``."""
     _refuse_guard(instruction)
     keep = int(instruction.operands[0], 0)
     outcome = builder.temporary()
@@ -210,7 +213,7 @@ def _plan_reads(part: _Part, places: Sequence[Place | None]) -> None:
 
 def _issue(part: _Part, left: Callable[[], Matrix]) -> None:
     """
-    Multiply, now or when it is waited for.
+    Multiply, either now or when a wait requires the result.
 
     Args:
         part: The warps, and the operand by which they multiply.

@@ -63,7 +63,10 @@ class Accumulators:
 
 @lru_cache(maxsize=1 << 10)
 def accumulators(kind: str, registers: tuple[int, ...]) -> Accumulators:
-    """Return the one object for these rows of the register file; see `Accumulators`."""
+    """
+    Return the `Accumulators` of type `kind` in these rows of the register file; equal arguments
+    give the same object.
+    """
     first, count = registers[0], len(registers)
     is_adjacent = registers == tuple(range(first, first + count))
     index = slice(first, first + count) if is_adjacent else list(registers)

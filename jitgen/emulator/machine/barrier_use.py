@@ -106,7 +106,7 @@ def use(
 
 
 def _start(barrier: MBarrier) -> str:
-    """Return the place of a barrier's initialisation."""
+    """Return a text that says where in the program a barrier was initialised."""
     return barrier.cta.machine.program.place(barrier.at)
 
 

@@ -45,7 +45,7 @@ class Queues:
         self._queues: dict[str, deque[Action]] = {kind: deque() for kind in KINDS}
 
     def issue(self, kind: str, action: Action) -> None:
-        """Do `action` now, or keep it if the mode defers its kind."""
+        """Do `action` now, or keep it for later if the mode defers work of this kind."""
         if self._mode.defers(kind):
             self._queues[kind].append(action)
         else:

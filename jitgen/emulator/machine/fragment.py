@@ -147,8 +147,6 @@ def _warps_of(lanes: bytes) -> tuple[NDArray[np.int64], ...]:
     number of its threads.
 
     The arrays are the same in every CTA; do not write to them.
-
-    It is the same in every CTA; do not write to it.
     """
     warp_of = np.frombuffer(lanes, np.int64) // WARP
     found = (warp_of, *np.unique(warp_of, return_index=True, return_counts=True))
@@ -242,7 +240,8 @@ class Fragment:
 
     def is_spinning(self, at: int, stamp: int, found: object = None) -> bool:
         """
-        Return whether instruction `at` met the same twice while nothing happened in between.
+        Return whether instruction `at` found the same as the last time, and nothing happened in
+        between.
 
         The threads then loop until another agent does something, and the caller returns a Wait.
         If that would stop all threads, the machine lets them go round again (`is_forced`), since a

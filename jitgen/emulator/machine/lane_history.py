@@ -53,7 +53,7 @@ class Clash:
         at: The instruction of the earlier access.
         warp: The agent of both lanes.
         lanes: The earlier and the later one.
-        is_apart: Nothing lies between the two; else they waited for each other.
+        is_apart: Whether the lanes did not even wait for each other between the two accesses.
     """
 
     kind: str
@@ -114,7 +114,8 @@ class LaneHistory:
         self, last: NDArray[np.int64], granules: Granules, rows: Agents, lanes: LaneNumbers
     ) -> Clash | None:
         """
-        Return a last write by another lane of the same warp that is not ordered before now.
+        Return a last write by another lane of the same warp that is not ordered before now; None if
+        there is none.
 
         Args:
             last: Last writes of the granules, packed as in the history [k], or one for all [1].
@@ -147,8 +148,8 @@ class LaneHistory:
         lanes: LaneNumbers,
     ) -> Clash | None:
         """
-        Return a read of `kinds` by another lane of the same warp since the last write that is not
-        ordered before now.
+        Return a read of `kinds`, since the last write, by another lane of the same warp, that is
+        not ordered before now; None if there is none.
         """
         known, owner = self._clocks.lanes.known, self._clocks.lanes.owner
         groups = self._readers.groups
@@ -183,7 +184,7 @@ class LaneHistory:
     ) -> LeftOut | None:
         """
         Return an earlier access by one of `warps` that only another lane's arrival orders before
-        now.
+        now; None if there is none.
 
         Args:
             kinds: Accesses since the last write that count.
@@ -220,7 +221,8 @@ class LaneHistory:
         rows: NDArray[np.int64],
     ) -> LeftOut | None:
         """
-        Return one of some accesses [k] of a warp that another lane's arrival does not release.
+        Return one of some accesses [k] of a warp that another lane's arrival does not release; None
+        if there is none.
         """
         settled = set()
         of_each = rows if len(rows) == len(stamps) else None
@@ -249,7 +251,7 @@ class LaneHistory:
         packed: NDArray[np.int64],
         lanes: LaneNumbers,
     ) -> Clash | None:
-        """Return the worst clash of accesses [k] by two lanes."""
+        """Return the worst clash of accesses [k] by two lanes; None if all of them are ordered."""
         found: Clash | None = None
         settled = set()
         for position in np.flatnonzero(is_other).tolist():

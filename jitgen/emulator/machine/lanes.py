@@ -124,7 +124,8 @@ class Lanes:
 
     def take_back(self, agents: int | NDArray[np.int64], clock: NDArray[np.int64]) -> None:
         """
-        Note that warps acquire `clock`: all lanes of each are ordered after its own work in that.
+        Note that warps acquire `clock`: all lanes of each warp are ordered after the warp's own
+        work that the clock includes.
         """
         known = self.known
         if isinstance(agents, np.ndarray):
@@ -175,7 +176,7 @@ class Lanes:
         return APART
 
     def waited(self, agent: int) -> int:
-        """Return the epoch of a warp after which all its lanes last waited for each other."""
+        """Return the epoch in which all lanes of a warp last waited for each other."""
         return int(self._waited[agent])
 
     def order_until(self, agent: int, epoch: int, lane: int, other: int, until: int) -> str:

@@ -83,7 +83,7 @@ class Target:
 
     @property
     def limits(self) -> Limits:
-        """The limits of its family of architectures."""
+        """The limits of the target's family of architectures."""
         return LIMITS[self.major]
 
 
@@ -157,7 +157,10 @@ def lacks(target: Target, opcode: str) -> bool:
 
 
 def registers_of(threads: int, registers: int) -> int:
-    """Return the registers that a CTA takes of its SM, at `registers` of each thread."""
+    """
+    Return how many registers of an SM a CTA of `threads` threads takes, at `registers` for each
+    thread.
+    """
     warps = -(-threads // 32)
     each = -(-registers // REGISTER_UNIT) * REGISTER_UNIT
     return -(-warps // WARP_UNIT) * WARP_UNIT * 32 * each

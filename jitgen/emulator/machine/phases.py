@@ -168,7 +168,7 @@ class Phases:
             f: The fragment that executes the instruction `at`, which completes the phase.
             at: The index of that instruction.
             barrier: The barrier, in the phase that becomes complete.
-            clock: This clock without the order of waits and signals.
+            clock: The clock that the wait acquires, without the order of waits and signals.
         """
         order = self._clocks.order
         if self._times is not None:

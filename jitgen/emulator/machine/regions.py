@@ -92,7 +92,7 @@ class Scattered:
 
     @property
     def number(self) -> int:
-        """How many accesses, or granules."""
+        """Number of accesses; after `within`, of granules."""
         return len(self.addresses)
 
     @property
@@ -148,7 +148,7 @@ class Box:
 
     @property
     def number(self) -> int:
-        """How many granules."""
+        """Number of granules of the box."""
         return math.prod(self.shape)
 
     @property

@@ -69,7 +69,7 @@ class RegisterPool:
         self.limits[warp] = number
 
     def group_of(self, warp: int) -> range:
-        """Return the warps of a warp's warpgroup that there are."""
+        """Return the warps of the CTA that belong to the warpgroup of `warp`."""
         first = warp - warp % WARPS_OF_GROUP
         return range(first, min(first + WARPS_OF_GROUP, self.num_warps))
 

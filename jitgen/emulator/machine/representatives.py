@@ -167,8 +167,8 @@ class Representatives:
 
     def find(self, row: int, earlier: Represented) -> LeftOut | None:
         """
-        Return an access with the arrival that leaves it out, if agent `row` comes after its warp
-        only by that; else None.
+        Return `earlier` with the arrival that does not release it, if agent `row` is ordered after
+        its warp by that arrival only; else None.
         """
         agent, epoch, lane = earlier.agent, earlier.epoch, earlier.lane
         knows = self._clocks.vector[row]

@@ -149,7 +149,9 @@ class Schedule:
         self.ready[key] = fragment if other is None else merge(other, fragment)
 
     def _choose(self) -> Fragment | None:
-        """Take the fragment that runs next out of `ready`."""
+        """
+        Take the fragment that runs next, or a part of one, out of `ready`; None if none can run.
+        """
         ready = self.ready
         if not ready:
             return None
@@ -175,7 +177,10 @@ class Schedule:
         return keys
 
     def _whole_part(self, key: Key) -> Fragment | None:
-        """Take the warps that may run out of a fragment whose other warps lack lanes, if any."""
+        """
+        Split off the warps of a fragment that have all the lanes that the block requires, and
+        return them; None if there are none. The other warps stay ready.
+        """
         fragment = self.ready[key]
         threads = fragment.threads
         members = self._program.members[key[0]]

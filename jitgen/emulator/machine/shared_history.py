@@ -121,7 +121,10 @@ class SharedHistory:
         epochs: tuple[int, ...],
         rows: NDArray[np.int64],
     ) -> bool:
-        """Note reads of whole words by several units; see `History.read_apart`."""
+        """
+        Note reads of whole words by several units and return True, or note nothing and return
+        False: see `History.read_apart`.
+        """
         if self._is_split is not None:
             hull = slice(min(x.start for x in words), max(x.stop for x in words))
             if np.count_nonzero(self._is_split[hull]):

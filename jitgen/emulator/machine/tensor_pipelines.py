@@ -60,7 +60,8 @@ class Pipelines:
         self, granules: Granules, unit: int, done: int, product: Product | None
     ) -> Product | None:
         """
-        Return a product of the same thread that need not be over when an instruction is executed.
+        Return a product of the same thread that need not be over when an instruction is executed;
+        None if there is none.
 
         Args:
             granules: What the instruction accesses [k].

@@ -105,7 +105,10 @@ class Track:
 
 
 def _split(where: Place, numbers: int | Plane) -> tuple[Place, int | Plane]:
-    """Return a place of words, and numbers for them, by bytes."""
+    """
+    Return a place of words as a place of bytes, and `numbers`, one for each word, as one for each
+    byte.
+    """
     if isinstance(numbers, np.ndarray):
         numbers = np.repeat(numbers, WORD)
     return where.in_bytes(), numbers

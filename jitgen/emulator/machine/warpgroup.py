@@ -58,27 +58,27 @@ class Share:
 
     @property
     def num_warps(self) -> int:
-        """Number of the warps."""
+        """Number of warps of the share."""
         return self.stop - self.first
 
     @property
     def warps(self) -> slice:
-        """Index of the warps, 0..3."""
+        """Slice of the warps in their warpgroup, 0..3."""
         return slice(self.first, self.stop)
 
     @property
     def each(self) -> range:
-        """The warps, 0..3."""
+        """Numbers of the warps in their warpgroup, 0..3."""
         return range(self.first, self.stop)
 
     @property
     def numbers(self) -> slice:
-        """Index of the warps among those of the CTA."""
+        """Slice of the warps among those of the CTA."""
         return slice(WARPS * self.group + self.first, WARPS * self.group + self.stop)
 
     @property
     def each_number(self) -> range:
-        """The warps among those of the CTA."""
+        """Numbers of the warps among those of the CTA."""
         return range(WARPS * self.group + self.first, WARPS * self.group + self.stop)
 
     @property
@@ -88,18 +88,18 @@ class Share:
 
     @property
     def lanes(self) -> slice:
-        """Index of the warps' threads among those of the CTA."""
+        """Slice of the warps' threads among those of the CTA."""
         start = WARP * WARPS * self.group
         return slice(start + WARP * self.first, start + WARP * self.stop)
 
     @property
     def columns(self) -> slice:
-        """Index of the warps' threads among those of the fragment."""
+        """Slice of the warps' threads among those of the fragment."""
         return slice(self.column, self.column + WARP * self.num_warps)
 
     @property
     def agents(self) -> slice:
-        """Index of the warps among those of the fragment."""
+        """Slice of the warps among those of the fragment."""
         start = self.column // WARP
         return slice(start, start + self.num_warps)
 

@@ -36,7 +36,7 @@ class Block:
 
     @property
     def size(self) -> int:
-        """Number of instructions."""
+        """Number of instructions of the block."""
         return self.end - self.start
 
 

@@ -49,7 +49,10 @@ def source_file(text: str) -> str:
 
 
 def _line_in(kernel_file: str, location: re.Match[str], previous: int | None) -> int | None:
-    """Return the line that a location names in the kernel's file, or else the previous one."""
+    """
+    Return the line that a location names in the kernel's file, or else the previous one; None if
+    both are unknown.
+    """
     if location["file"] == kernel_file:
         is_placed = location["column"] != "0" or previous is None
         line = int(location["line"]) if is_placed else 0

@@ -90,5 +90,5 @@ def rule_of(instruction: Instruction) -> Rule | None:
 
 
 def holds(flag: Flag, instruction: Instruction) -> bool:
-    """Return the value of a flag of a rule for `instruction`."""
+    """Return whether a flag of a rule holds for `instruction`."""
     return flag if isinstance(flag, bool) else flag(instruction)

@@ -267,7 +267,7 @@ def _groups_of(
 
 
 def group_size(said: Said) -> int | None:
-    """Return the number of INT4 weights of experts that share a scale."""
+    """Return how many INT4 weights of experts share a scale; None if the config does not say."""
     if _method(said, said.quantised or {}) in ("gptq", "awq"):
         found = (said.quantised or {}).get("group_size")
         return found if isinstance(found, int) else None

@@ -76,14 +76,14 @@ class Source:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all tensors."""
+        """Names of all tensors of the checkpoint."""
         return tuple(self.files or self.tensors)
 
     def __contains__(self, name: object) -> bool:
         return name in self.files or name in self.tensors
 
     def __str__(self) -> str:
-        """Return its name in errors."""
+        """Return the source's name in errors."""
         return self.what
 
     def shape(self, name: str) -> tuple[int, ...]:

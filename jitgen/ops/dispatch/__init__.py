@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens of each rank to every rank: the first step of a layer that ranks share."""
+"""Sends the tokens of each rank to every rank: the first step of a layer that ranks share."""
 
 from jitgen.config.operation import Operation
 

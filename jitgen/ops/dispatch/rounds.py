@@ -115,7 +115,7 @@ class Link(NamedTuple):
 
     @property
     def can_mask(self) -> bool:
-        """Whether a rank that is late is masked."""
+        """Whether a rank that is late is masked, which means left out from then on."""
         return self.notes is not None
 
     @property

@@ -83,7 +83,7 @@ class Algorithms:
 
     @property
     def is_unpacked_faster(self) -> bool:
-        """Whether unpacking first is predicted to be faster."""
+        """Whether unpacking the weights first is predicted to be faster."""
         prepacked_us, gemm_us = self.times_us
         return self.unpack_us + gemm_us < prepacked_us
 

@@ -378,6 +378,6 @@ class Solved(Compared):
         return [compared("out", self.out, self.expected, self._is_wrong, group, row)]
 
     def errors(self) -> tuple[float, float]:
-        """Return the distance of the result from the expected one; see `distance`."""
+        """Return how far the result is from the expected one, in two norms; see `distance`."""
         counted = self.is_owned & ~self.expected.isnan()
         return distance([(self.out[counted].float(), self.expected[counted])])

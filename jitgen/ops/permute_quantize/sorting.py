@@ -222,7 +222,7 @@ class ValidatedSort(NamedTuple):
 
     @property
     def arch(self) -> Any:
-        """The target."""
+        """Target of the device that the call runs on."""
         return self.checked.arch
 
     @property

@@ -259,7 +259,10 @@ def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> No
 
 
 def form_of(form: Format) -> ScaleFormat | None:
-    """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
+    """
+    Return the format of the scales that a kernel writes, which is that of a GEMM's a; None if it
+    writes none.
+    """
     return find_format(form.scales) if form.has_own_scales else None
 
 

@@ -20,7 +20,7 @@ _configs: dict[int, Any] = {}
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _name(of: Any, config: Any, device: torch.device) -> str | None:
     """
-    Return the text that names `config` in a graph.
+    Return the text that names `config` in a graph; None without a config.
 
     torch.compile calls this once and treats the config as opaque; otherwise it would take sizes of
     tiles for sizes of tensors. It guards on the identity of the config. So the config is kept
@@ -32,7 +32,9 @@ def _name(of: Any, config: Any, device: torch.device) -> str | None:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_registered(of: Any) -> bool:
-    """Register the operations, so that torch.compile finds them in ``torch.ops``."""
+    """
+    Register the operations, so that torch.compile finds them in ``torch.ops``, and return True.
+    """
     return traced(of) is not None
 
 

@@ -23,7 +23,7 @@ from jitgen.runtime.session import current
 
 
 class _Node(_SingleLevelFunction):
-    """A product of two operands; subclasses add its gradients."""
+    """Node of autograd's graph: a product of two operands. Subclasses add its gradients."""
 
     @staticmethod
     def forward(_names: tuple[str, ...], product: Callable[..., Tensor], *given: Any) -> Tensor:
@@ -60,7 +60,10 @@ class _Node(_SingleLevelFunction):
 
 
 class _Product(_Node):
-    """The product, and its gradients with respect to a, b and a bias."""
+    """
+    Node of autograd's graph: the product of `grouped_gemm`, and its gradients with respect to a, b
+    and a bias.
+    """
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
@@ -88,7 +91,8 @@ class _Product(_Node):
 
 class _ProductOverRows(_Node):
     """
-    The product that is summed over the rows of groups, and its gradients with respect to dy and a.
+    Node of autograd's graph: the product that is summed over the rows of groups, and its gradients
+    with respect to dy and a.
 
     With D for the gradient of a group's result, (N, K), the gradient of a row of dy is the same row
     of a times D transposed, and that of a row of a is the same row of dy times D.

@@ -62,7 +62,8 @@ class _Node(_SingleLevelFunction):
 
 class _Gather(_Node):
     """
-    Rows of tokens in the order of their experts; the backward pass adds up the rows of each token.
+    Node of autograd's graph: rows of tokens in the order of their experts. The backward pass adds
+    up the rows of each token.
     """
 
     @staticmethod
@@ -84,7 +85,7 @@ class _Gather(_Node):
 
 
 class _Activation(_Node):
-    """The activation of the rows of every group."""
+    """Node of autograd's graph: the activation of the rows of every group."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -111,8 +112,8 @@ class _Activation(_Node):
 
 class _Combine(_Node):
     """
-    The weighted sum of each token's rows; in the backward pass each row gets the gradient of its
-    token.
+    Node of autograd's graph: the weighted sum of each token's rows. In the backward pass each row
+    gets the gradient of its token.
     """
 
     @staticmethod
@@ -151,7 +152,8 @@ class _Combine(_Node):
 
 class _Route(_Node):
     """
-    The choice of experts, and the gradient of logits through the weights of the chosen experts.
+    Node of autograd's graph: the choice of experts, whose backward pass returns the gradient of
+    logits through the weights of the chosen experts.
     """
 
     @staticmethod

@@ -242,7 +242,8 @@ class Traced:
 
     def name_of(self, config: Config | Override | None, device: torch.device) -> str | None:
         """
-        Return the text that names `config` in a graph: the kernel's name on `device`.
+        Return the text that names `config` in a graph: the kernel's name on `device`; None without
+        a config.
 
         Raises:
             InputError: It is not a config.

@@ -92,8 +92,8 @@ def found(
 
 def _once(gradient: Tensor | None, op: str, *on: Tensor | None) -> Tensor | None:
     """
-    Return a gradient of `op` as a tensor that depends on the tensors `on`, and whose own derivative
-    is refused.
+    Return a gradient of `op`, if there is one, as a tensor that depends on the tensors `on`, and
+    whose own derivative is refused.
     """
     if gradient is None:
         return None
@@ -102,7 +102,7 @@ def _once(gradient: Tensor | None, op: str, *on: Tensor | None) -> Tensor | None
 
 
 class _Once(_SingleLevelFunction):
-    """A gradient that has no gradient itself."""
+    """Node of autograd's graph that returns a gradient and refuses to differentiate it again."""
 
     @staticmethod
     def forward(gradient: Tensor, _op: str, *_on: Tensor | None) -> Tensor:

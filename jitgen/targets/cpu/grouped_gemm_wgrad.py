@@ -91,7 +91,7 @@ class GroupedGemmWgrad(CpuRules[GroupedGemmWgradConfig, GroupedGemmWgradProblem]
         )
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
+        """Return the template of these kernels."""
         return (
             Template(
                 root=ROOT,

@@ -311,6 +311,9 @@ def speed_of(config: GroupedGemmConfig, fit: Fit) -> Speed:
 
 
 def _overlapped(exponent: float, *times: float) -> float:
-    """Return the time of things that overlap."""
+    """
+    Return the time of activities that overlap: with `exponent` 1 the sum of `times`, and the larger
+    it is, the closer to the longest of them.
+    """
     longest = max(times)
     return float(longest * sum((each / longest) ** exponent for each in times) ** (1 / exponent))

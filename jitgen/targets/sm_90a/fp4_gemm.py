@@ -37,7 +37,7 @@ class Fp4Gemm(Fp4Rules):
         return "" if is_fitted else f"the model was fitted to ragged rows on an {H200.name}"
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
+        """Return the template of these kernels."""
         return (
             Template(
                 root=ROOT,

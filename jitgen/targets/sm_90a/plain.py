@@ -47,7 +47,7 @@ class PlainGemm(Sm90Rules):
         return "" if is_fitted else f"the model was fitted to e4m3 operands on an {known}"
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
+        """Return the template of these kernels."""
         return (
             Template(
                 root=ROOT,

@@ -145,7 +145,10 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
         return [getattr(config.tiling, name) for name in self.span]
 
     def nearest(self, config: TiledT) -> TiledT | None:
-        """Return the legal config that is nearest to a refused one: sides by their ratios."""
+        """
+        Return the legal config nearest to a refused one, whose sizes are compared by their ratios;
+        None if there is none.
+        """
         start = self.legal_kind(config)
         wanted = tuple(self.sizes_of(start))
         return min(

@@ -13,7 +13,7 @@ PLAIN = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Plain(Encoding):
-    """``weight`` (N, K)."""
+    """Weights that are not quantised: one tensor, ``weight`` (N, K)."""
 
     name = "bf16"
     types = PLAIN
