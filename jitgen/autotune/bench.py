@@ -142,8 +142,8 @@ class Bench:
 
     def _hung(self, names: list[str]) -> tuple[str, ...]:
         """
-        Return those of `names` that hang when they are timed alone; none if no other works, because
-        then the device may be the cause.
+        Return those of `names` that hang when they are timed alone, or a single name at once; none
+        if no other works, because then the device may be the cause.
         """
         if len(names) == 1:
             return tuple(names)

@@ -20,7 +20,10 @@ from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Operands, Til
 from jitgen.runtime.session import current
 
 LOAD_MS, COMPILE_MS, LINK_MS, PER_MINUTE = 0.5, 20.0, 15.0, 120.0
-"""Budgets."""
+"""
+Budgets: milliseconds of a warm load, of a compile without the compiler and of a link; and kernels
+compiled per minute.
+"""
 
 _WARMUP = 3
 _TILES = ((16, 64), (8, 64), (32, 64), (16, 32), (8, 32), (32, 32))

@@ -413,7 +413,7 @@ def _digest(text: str, said: Trust) -> str:
 def _one_of(text: str, known: Mapping[str, str]) -> str:
     """
     Return the digest in `known` that equals or begins with `text`; otherwise `text`, if it is a
-    digest.
+    digest; raises click.UsageError if it is none.
     """
     found = [digest for digest in known if digest.startswith(text)]
     if len(text) >= _SHOWN and len(found) == 1:

@@ -338,7 +338,8 @@ def _print(output: Output, rows: list[Row], modes: list[str], wall_s: float) -> 
 
 def _print_counts(output: Output, row: Row) -> None:
     """
-    Print the executed instructions of a kernel in the first mode of the first completed problem.
+    Print what a kernel executed in the first mode of the first problem that ran, and the seconds of
+    every run.
     """
     first = next((trial for trial in row.trials if trial["runs"]), None)
     if first is None:

@@ -38,7 +38,7 @@ SHARED = "combine, shared"
 """Name of combine with the result of shared experts."""
 
 WEIGHTED = "combine, weighted"
-"""Name of combine with that result, times a weight of each token."""
+"""Name of combine with the result of shared experts, each row times a weight of its token."""
 
 JOINED = "sort, gather"
 """Name of the launch that both sorts pairs and gathers their rows."""

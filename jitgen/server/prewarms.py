@@ -118,8 +118,8 @@ class Prewarms:
         Start a prewarm.
 
         Raises:
-            HTTPError: There is no such plan, the target has no kernel for it, or too many prewarms
-                are under way.
+            HTTPError: There is no such plan, the target has no kernel for it, another plan is just
+                being read, or too many prewarms are under way, of this token or of all.
         """
         if self._expanding.locked():
             raise HTTPError(429, "E_BUSY", "another plan is just being read", retry_s=2)

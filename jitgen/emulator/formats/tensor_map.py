@@ -40,7 +40,7 @@ USED = 64
 MAX_RANK = 5
 
 _TILED = 2
-"""Meaning of bits 0-3 of the flags."""
+"""Value of bits 0-3 of the flags for a tiled map."""
 
 _PADDED_BOX = 128
 _PADDED_ALIGNMENT = 32

@@ -41,7 +41,7 @@ class Part:
 
     Attributes:
         shared: The memory.
-        offsets: Where in it [k].
+        offsets: Offsets in that memory [k].
         positions: Numbers of these accesses among all [k].
         threads: The threads that make them [k], as indices 0..n-1.
     """
@@ -98,7 +98,7 @@ def shared_parts(
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
+        at: Index of the instruction.
         addresses: Shared addresses [k].
         width: Bytes of each access.
         threads: The threads that make them [k], as indices 0..n-1; a slice means all.

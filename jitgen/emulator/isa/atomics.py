@@ -136,8 +136,8 @@ def apply(
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
-        mask: Of the guard.
+        at: Index of the instruction.
+        mask: The threads whose guard holds [n]; None: all.
         addresses: [n] or a scalar.
         atomic: The operation.
         first: For each element of a vector the operand, unsigned [n] or a scalar.
@@ -258,7 +258,7 @@ def _in_turn(
     Args:
         f: The fragment that executes the instruction.
         job: The updates.
-        positions: Which of them [m].
+        positions: Indices of the updates that are done [m].
         before: What their places hold before [m].
     """
     first, second = job.first[positions], job.second[positions]

@@ -131,8 +131,8 @@ def load_bytes(
 
     Args:
         f: The fragment.
-        at: The instruction.
-        mask: Its guard.
+        at: Index of the instruction.
+        mask: The threads whose guard holds [n]; None: all.
         places: Destinations, sources and sizes.
         barriers: Addresses of mbarriers that are signalled.
         ctas: Of a multicast, a bit for each CTA; else None.

@@ -58,7 +58,7 @@ class Reduction:
     Attributes:
         operation: As in PTX, "add" for example.
         type: As in PTX, "bf16" for example.
-        dtype: What the elements are in numpy.
+        dtype: numpy's type of the elements.
     """
 
     operation: str

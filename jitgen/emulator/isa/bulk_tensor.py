@@ -153,8 +153,8 @@ def load_boxes(
 
     Args:
         f: The fragment.
-        at: The instruction.
-        mask: Its guard.
+        at: Index of the instruction.
+        mask: The threads whose guard holds [n]; None: all.
         addresses: Of the box in shared memory, and of the mbarrier.
         maps: Addresses of the tensor maps.
         coordinates: int32, innermost first.

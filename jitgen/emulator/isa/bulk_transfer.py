@@ -72,7 +72,7 @@ class Issue:
 
     Attributes:
         f: The fragment that executes the instruction.
-        at: The instruction.
+        at: Index of the instruction.
         thread: The thread, as an index 0..n-1 of the fragment's.
         agent: Clock agent of its warp.
     """
@@ -251,8 +251,8 @@ def issues(f: Fragment, at: int, mask: Mask, operands: Vector = ()) -> Iterator[
 
     Args:
         f: The fragment.
-        at: The instruction.
-        mask: Its guard.
+        at: Index of the instruction.
+        mask: The threads whose guard holds [n]; None: all.
         operands: Values that distinguish the copies of one warp: threads with equal values issue
             one copy together. Compilers let all lanes execute a store, and the hardware does it
             once for a warp. Without operands every thread issues its own copy, as if one lane is

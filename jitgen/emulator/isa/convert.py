@@ -36,7 +36,7 @@ class Limits:
     An integer type as the target of a conversion.
 
     Attributes:
-        low, high: Its smallest and its largest number.
+        low, high: The type's smallest and largest number.
         nan: The result for NaN.
     """
 

@@ -76,8 +76,8 @@ def copy(
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
-        mask: Of the guard.
+        at: Index of the instruction.
+        mask: The threads whose guard holds [n]; None: all.
         targets: Shared addresses, [n] or a scalar.
         sources: Global addresses, likewise.
         size: Bytes that are written.

@@ -71,7 +71,7 @@ def function(operation: str, kind: str, found: frozenset[str]) -> Callable[..., 
     Args:
         operation: ``"add"``, ``"min"``, ...
         kind: ``"f32"`` or ``"f64"``.
-        found: Modifiers.
+        found: The instruction's modifiers.
 
     Raises:
         Unsupported: There is no such operation, or not with this rounding.

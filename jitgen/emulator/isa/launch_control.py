@@ -86,8 +86,8 @@ def cancel(
 
     Args:
         f: The fragment.
-        at: The instruction.
-        mask: Its guard.
+        at: Index of the instruction.
+        mask: The threads whose guard holds [n]; None: all.
         answers: Shared addresses of 16 bytes.
         barriers: Addresses of mbarriers that count these bytes.
         is_multicast: Write to the same offset in every CTA of the cluster, and signal each one's

@@ -60,7 +60,7 @@ class Transfer:
         width: Bytes of an element.
         count: Elements of each thread.
         order: Memory order and scope, as `ordering.order_of` returns them.
-        is_constant: By .nc: the memory is read only.
+        is_constant: Whether the memory is read only, as .nc says.
     """
 
     space: str

@@ -178,11 +178,11 @@ def multiply(
 
     Args:
         f: Whole warps.
-        at: The instruction.
+        at: Index of the instruction.
         form: What it computes.
         a: Registers of A, each uint32 [n].
-        b: Those of B.
-        c: Those of C.
+        b: The registers of B.
+        c: The registers of C.
         scales: With block scaling: a register of A's scales, the byte and the thread of a quad that
             count in it; the same of B.
 
@@ -233,7 +233,7 @@ def _factors(
 
     Args:
         f: Whole warps.
-        at: The instruction.
+        at: Index of the instruction.
         form: How many scales of which type.
         scales: The register that holds them, the byte and the thread of a quad to begin with.
         lanes: `_LANES_A` or `_LANES_B`. For A, thread 1 names the other two threads of a quad.

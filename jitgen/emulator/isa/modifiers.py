@@ -64,7 +64,7 @@ def sources(builder: Builder, instruction: Instruction, *types: str) -> list[str
     Return the expressions of the operands after the destination.
 
     Args:
-        builder: Of the block.
+        builder: The builder of the block's function.
         instruction: Whose first operand is the destination.
         types: How each is read; one type stands for all.
 

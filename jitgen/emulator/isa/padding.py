@@ -24,7 +24,7 @@ def check(f: Fragment, at: int, raw: Integers, name: str) -> None:
 
     Args:
         f: The fragment that executes the matrix instruction.
-        at: The instruction.
+        at: Index of the instruction.
         raw: Bytes of an operand, an element each.
         name: Type of the elements; those of a whole byte have no padding.
     """

@@ -100,7 +100,7 @@ _WIDE: dict[str, Callable[[Fragment], Value]] = {"%clock64": _clock, "%globaltim
 """Registers of 64 bits."""
 
 NAMES = frozenset(_NARROW) | frozenset(_WIDE)
-"""All that are known."""
+"""Names of all known special registers."""
 
 
 def is_wide(name: str) -> bool:

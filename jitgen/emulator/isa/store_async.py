@@ -91,8 +91,8 @@ def store_async(
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
-        mask: Of the guard.
+        at: Index of the instruction.
+        mask: The threads whose guard holds [n]; None: all.
         places: Shared addresses, and those of mbarriers, each [n] or a scalar.
         values: Unsigned, of one size, each [n] or a scalar.
         update: Of a reduction, of one value: how memory is updated by it.

@@ -138,7 +138,7 @@ def _ask(f: Fragment, at: int, columns: int, group: list[Cta], agent: int) -> Re
     Args:
         f: The requesting fragment.
         at: Number of its instruction.
-        columns: How many.
+        columns: Number of columns.
         group: The CTA, or both CTAs of its pair, which all get the same columns.
         agent: Number of the requesting warp.
     """

@@ -51,9 +51,9 @@ def arrive(f: Fragment, at: int, mask: Mask, address: PerThread, ctas: PerThread
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
-        mask: The guard.
-        address: The barrier.
+        at: Index of the instruction.
+        mask: The threads whose guard holds [n]; None: all.
+        address: Address of the barrier.
         ctas: A bit for each CTA of the cluster at whose barrier of the same offset it arrives;
             None: at the one of the address.
     """

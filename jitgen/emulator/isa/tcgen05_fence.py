@@ -109,7 +109,7 @@ def known(cta: Cta, agent: int, clock: Clock) -> Clock:
     Return the clock of an asynchronous instruction of a warp.
 
     Args:
-        cta: Of the warp.
+        cta: The warp's CTA.
         agent: The warp.
         clock: Its own clock, which fences change.
     """

@@ -130,8 +130,8 @@ def multiply(f: Fragment, at: int, mask: Mask, form: Form, operands: Vector) -> 
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
-        mask: The guard.
+        at: Index of the instruction.
+        mask: The threads whose guard holds [n]; None: all.
         form: The parts of its opcode.
         operands: What `Operands` holds, one element or [n] each, and the lane masks.
     """

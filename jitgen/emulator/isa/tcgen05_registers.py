@@ -52,10 +52,10 @@ class Shape:
     A shape of tcgen05.ld and tcgen05.st; there is one object of each.
 
     Attributes:
-        lanes, columns: Of the words that registers hold, relative to the address [registers, 32],
-            or [2, registers, 32] if packed.
-        is_packed: Two half words to a register.
-        is_half: A warp accesses 16 lanes, not 32.
+        lanes, columns: Lanes and columns of the words that registers hold, relative to the address
+            [registers, 32], or [2, registers, 32] if packed.
+        is_packed: Whether a register holds two half words.
+        is_half: Whether a warp accesses 16 lanes instead of 32.
         granules: The granules of these words, relative to the address.
     """
 

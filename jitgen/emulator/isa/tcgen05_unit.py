@@ -39,7 +39,7 @@ class Issue:
 
     Attributes:
         f: The fragment of that thread.
-        at: The instruction.
+        at: Index of the instruction.
         unit: The unit that executes it.
         done: The epoch up to which the thread is ordered after the unit's work.
     """
@@ -103,7 +103,7 @@ def issue(f: Fragment, at: int, thread: int, kind: str = KIND) -> Issue:
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
+        at: Index of the instruction.
         thread: The thread.
         kind: Name of the unit: the thread's tensor core, or another one of its warp.
     """

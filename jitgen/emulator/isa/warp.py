@@ -26,7 +26,7 @@ from jitgen.emulator.program.table import Unsupported, emits
 
 Table = NDArray[np.int64]
 Votes = NDArray[np.bool_]
-"""[warps, 32]."""
+"""Votes of the lanes [warps, 32]."""
 
 LANES = np.arange(WARP)
 
@@ -76,8 +76,8 @@ def meet(
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
-        mask: Of its guard.
+        at: Index of the instruction.
+        mask: The threads whose guard holds [n]; None: all.
         members: The member mask, [n] or a scalar.
         orders: Their memory accesses are ordered, too.
     """

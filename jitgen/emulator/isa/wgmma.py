@@ -148,7 +148,7 @@ def multiply(
 
     Args:
         f: Whole warps.
-        at: The instruction.
+        at: Index of the instruction.
         product: The computed product.
         b: Descriptor, uint64 or an array [n] in which all threads of a warpgroup have the same.
         is_added: bool, likewise: add to the accumulators instead of replacing them.

@@ -56,7 +56,7 @@ class Product:
 
     Attributes:
         target: The accumulators.
-        a_type, b_type: Of the elements.
+        a_type, b_type: Types of the elements of A and B.
         a, b: Shapes in shared memory, B's columns being its rows.
         is_negated: Exactly one of A and B is negated.
         is_saturating: Whether integer sums saturate to int32; otherwise they wrap around.

@@ -26,8 +26,8 @@ class Access:
 
     Attributes:
         kind: READ, WRITE, RELAXED_READ or RELAXED_WRITE.
-        agents: Who: one for all granules, or for each [k].
-        epochs: When, by the agents' clocks; as `agents`.
+        agents: The accessing agents: one for all granules, or one for each [k].
+        epochs: The agents' epochs at the access, in the form of `agents`.
         rows: The agents that must be ordered after earlier accesses; as `agents`. For ordinary
             accesses these are the agents themselves, for asynchronous work the warp that started
             it.
@@ -37,8 +37,8 @@ class Access:
             rows are one, or it is joint.
         lanes: Which lanes of the warps: one for all granules, or for each [k]; None: it does not
             matter, as all lanes take part.
-        scope: Of a relaxed access.
-        rank: Of the CTA that accesses, where the memory is shared by a cluster.
+        scope: The scope of a relaxed access.
+        rank: Rank of the accessing CTA, if a cluster shares the memory.
     """
 
     kind: str

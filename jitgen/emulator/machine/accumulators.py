@@ -30,9 +30,9 @@ class Accumulators:
 
     Attributes:
         type: ``"f32"``, ``"f16"`` (two to a register) or ``"s32"``.
-        columns: Of the matrix.
+        columns: Columns of the matrix.
         registers: Rows of the register file.
-        index: The same as an index: a slice where they are adjacent.
+        index: The same rows as an index: a slice if they are adjacent.
     """
 
     type: str

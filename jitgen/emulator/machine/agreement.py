@@ -33,7 +33,7 @@ def check_agreement(
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
+        at: Index of the instruction.
         addresses: The address to which each thread stores [k], a multiple of the width.
         data: The stored bytes, uint8 [k, width].
         threads: The threads [k], as indices 0..n-1.

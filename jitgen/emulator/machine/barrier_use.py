@@ -66,8 +66,8 @@ def use(
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
-        address: Of the barrier.
+        at: Index of the instruction.
+        address: Address of the barrier.
         agents: The warps [k] of the threads that use it; one that initialises or ends it.
         what: How they use it.
         count: Arrivals of a phase, of one that is initialised.

@@ -49,7 +49,7 @@ class MBarrier:
         count: Arrivals of a phase.
         pending: Arrivals that this phase lacks.
         transactions: Bytes that this phase expects and has not got; may be negative for a while.
-        phase: Completed phases.
+        phase: Number of completed phases.
         transfer_phase: Number of phases that were complete after the last one that got bytes; 0 if
             none did.
         agent: The clock agent of the bulk copies which signal it: what they write in the phase
@@ -100,8 +100,8 @@ class MBarrier:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
-            number: How many.
+            at: Index of the instruction.
+            number: Number of arrivals.
             clock: The clock that they release; None if there is none.
             by: The `Signaller` of their issuer at the issue.
             direct: The warps whose threads arrive [k]; None: work that they started does.
@@ -204,12 +204,12 @@ class NamedBarrier:
     One of a CTA's 16 barriers of bar.sync.
 
     Attributes:
-        number: 0..15.
+        number: Its number, 0 to 15.
         generation: Number of times that it was complete.
         arrived: Threads that arrived since then.
         expected: Threads that make it complete; None: all that are alive.
         at: The instruction of the first arrival.
-        values: For bar.red: what the threads that arrived brought.
+        values: For bar.red: the values of the threads that arrived.
         result: For bar.red: the values of the last generation.
     """
 
@@ -234,7 +234,7 @@ class NamedBarrier:
 
         Args:
             fragment: Its warps wait, if `waits`, until the barrier is complete.
-            at: The instruction.
+            at: Index of the instruction.
             number: Threads it counts for.
             expected: Threads that the instruction names; None if it names none.
             waits: Whether the threads wait until the barrier is complete.
@@ -312,7 +312,7 @@ class ClusterBarrier:
     The one barrier of a cluster; all threads of it that are alive arrive, then wait.
 
     Attributes:
-        phase: Completed phases.
+        phase: Number of completed phases.
         arrived: Living threads that arrived in this phase.
     """
 

@@ -154,7 +154,7 @@ class Clocks:
         Args:
             agents: Warps, each once; each begins a new epoch.
             units: Their units [k], none of which is a warp.
-            epochs: Of the work that the units start [k].
+            epochs: Epochs of the work that the units start [k].
         """
         clocks = self.vector[agents]
         self.representatives.handed[agents] = now = self.vector[agents, agents]

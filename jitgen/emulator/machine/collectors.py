@@ -31,11 +31,11 @@ class Matrix:
     A matrix A of a product, which is compared with the one that a buffer holds.
 
     Attributes:
-        kind: Of the instruction: ``"f16"``.
+        kind: Kind of the instruction, such as ``"f16"``.
         memory: ``"shared"`` or ``"tensor"``.
         place: Its descriptor or address there.
-        rows: Of a CTA.
-        type: Of the elements.
+        rows: Rows of a CTA.
+        type: Type of the elements.
         majorness: ``"K"`` or ``"MN"``.
     """
 
@@ -111,10 +111,10 @@ def use(f: Fragment, at: int, unit: int, how: str, matrix: Matrix) -> Usage | No
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
+        at: Index of the instruction.
         unit: Clock agent of the thread's tensor core.
         how: FILL, USE or LAST_USE.
-        matrix: Its A.
+        matrix: The product's A.
     """
     collectors = f.cta.tensor.collectors
     if how == FILL:

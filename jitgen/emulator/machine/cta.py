@@ -50,7 +50,7 @@ class Cta:
             before a write.
         shared: Shared memory.
         guarded: Objects made by mbarrier.init, and the bytes that they live in.
-        barriers: The same, by offset in shared memory.
+        barriers: Its mbarriers, by offset in shared memory.
         named: Barriers 0..15 of bar.sync, on first use.
         live: Threads of each warp that have not exited.
         agent0: Clock agent of warp 0; those of the other warps follow.

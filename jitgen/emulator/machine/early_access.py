@@ -22,7 +22,7 @@ def check_previous_grid(f: Fragment, at: int, agents: NDArray[np.int64] | None =
 
     Args:
         f: The fragment that executes the access.
-        at: Its instruction.
+        at: Index of its instruction.
         agents: The warps that take part [k]; by default all.
     """
     if _are_early(f, f.agents if agents is None else agents).any():
@@ -43,7 +43,7 @@ def check_early_read(
 
     Args:
         f: The fragment that executes the read.
-        at: Its instruction.
+        at: Index of its instruction.
         threads: The threads that read [k].
         addresses: Where each reads [k].
         size: How many bytes each reads.

@@ -98,7 +98,7 @@ def warn_at_exit(cta: Cta, topic: str, message: str, at: int = NOWHERE, kind: st
         topic: The topic; one finding is recorded for each topic and instruction.
         message: What it is.
         at: The instruction that began it.
-        kind: Of the finding.
+        kind: Kind of the finding.
     """
     machine = cta.machine
     known = machine.findings.get((f"exit {topic}", at))

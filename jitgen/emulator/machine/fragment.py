@@ -63,7 +63,7 @@ class Threads:
     Attributes:
         lanes: Thread numbers, ascending [n].
         s: The same as an index of the register files' last axis: a slice where they are adjacent.
-        n: How many.
+        n: Number of threads.
         warps: Their warps, ascending.
         warp_starts: Index in `lanes` of each warp's first thread.
         counts: Threads of each warp.
@@ -248,7 +248,7 @@ class Fragment:
         loop may count.
 
         Args:
-            at: The instruction.
+            at: Index of the instruction.
             stamp: A number that every event changes, as `cluster.events`.
             found: What the instruction found, compared with ``==``.
         """

@@ -97,8 +97,8 @@ class GlobalHistory:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
-            found: The range.
+            at: Index of the instruction.
+            found: The range of memory that is accessed.
             place: Which bytes of it.
             access: Who and how; not joint. Arrays in it have an element for each access of a
                 scattered place.

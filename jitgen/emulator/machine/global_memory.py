@@ -129,8 +129,8 @@ class GlobalMemory:
         Declare memory that belongs to this process and stays.
 
         Args:
-            address: Of its first byte.
-            size: In bytes.
+            address: Address of its first byte.
+            size: Its size in bytes.
             name: What it is.
             is_unknown: Whatever it holds means nothing until the kernel has written it, as in an
                 output or a workspace.
@@ -185,12 +185,12 @@ class GlobalMemory:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
+            at: Index of the instruction.
             addresses: The address that each thread accesses [k].
             width: Bytes of each access.
             threads: The threads [k], as indices 0..n-1 of the fragment's.
-            kind: As of an `Access`, or CONSTANT_READ or UPDATE.
-            scope: Of a relaxed access.
+            kind: Kind of access, as in `Access`, or CONSTANT_READ or UPDATE.
+            scope: The scope of a relaxed access.
         """
         clocks = f.cluster.clocks
         if kind in WRITES:
@@ -274,8 +274,8 @@ class GlobalMemory:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
-            addresses: uint64 [k].
+            at: Index of the instruction.
+            addresses: The address that each thread reads, uint64 [k].
             width: Bytes that each reads, 1 to 32: a power of 2, which also is its alignment.
 
         Raises:

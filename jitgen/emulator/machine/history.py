@@ -71,8 +71,8 @@ class History:
         Begin with no access.
 
         Args:
-            clocks: Those of the cluster.
-            granules: How many the memory has.
+            clocks: The vector clocks of the cluster.
+            granules: Number of granules of the memory.
             describe: Returns the place of a granule in words.
         """
         self.is_checked = True
@@ -102,7 +102,7 @@ class History:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
+            at: Index of the instruction.
             granules: A slice with ends, or numbers [k], in any order, also repeated; for a joint
                 access they ascend.
             access: The accessing agents, and the kind of access.
@@ -147,7 +147,7 @@ class History:
         is False, and the caller must use `access`.
 
         Args:
-            at: The instruction.
+            at: Index of the instruction.
             granules: The granules that each unit reads.
             agents: The units [m].
             epochs: Epochs of the units [m].

@@ -51,8 +51,8 @@ def check_access(f: Fragment, at: int, mask: Mask, rows: dict[int, str]) -> None
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
-        mask: Its guard.
+        at: Index of the instruction.
+        mask: The threads whose guard holds [n]; None: all.
         rows: Names of the registers by their rows of the register file.
     """
     flight, warps = f.cta.in_flight, f.selected_warps(mask) - f.cta.agent0
@@ -91,9 +91,9 @@ def check_touched(f: Fragment, at: int, rows: dict[int, str], of_a: list[str]) -
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
+        at: Index of the instruction.
         rows: Names of registers that may lack the fence, by their rows in `InFlight.touched`.
-        of_a: Which of them hold A.
+        of_a: Those of the registers that hold A.
     """
     for row, name in rows.items():
         is_late = f.cta.in_flight.touched[row, f.s]

@@ -119,7 +119,7 @@ class LaneHistory:
 
         Args:
             last: Last writes of the granules, packed as in the history [k], or one for all [1].
-            granules: Where.
+            granules: The accessed granules.
             rows: The warps of the lanes, by their agents.
             lanes: The lanes that access.
         """
@@ -188,9 +188,9 @@ class LaneHistory:
 
         Args:
             kinds: Accesses since the last write that count.
-            granules: Where.
+            granules: The accessed granules.
             last: Last writes, packed as in the history [k], or one for all [1].
-            bounds: Of the readers on them.
+            bounds: The planes of readers with accesses to them, as `Readers.on` returns them.
             rows: The agents that must be ordered after it: one for all, or for each granule [k], or
                 several for all.
             warps: Those whose lanes are recorded at every access.

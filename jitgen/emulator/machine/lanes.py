@@ -89,7 +89,7 @@ class Lanes:
         Assign a unit to a lane of a warp.
 
         Args:
-            unit: Its agent.
+            unit: Agent of the unit.
             warp: The warp's agent.
             lane: The lane; `MANY` for several.
             writes: It writes to shared memory by ordinary accesses of its lanes.
@@ -164,7 +164,7 @@ class Lanes:
 
         Args:
             agent: The warp.
-            epoch: Of the earlier access, which not all lanes are ordered after.
+            epoch: Epoch of the earlier access, which not all lanes are ordered after.
             lane: The lane that made it; `MANY` for several lanes.
             other: The lane that makes the later one; `MANY` for several lanes.
         """

@@ -33,7 +33,7 @@ class Kernel:
         opcodes: Line of the PTX and opcode of each instruction.
         directives: Numbers after the directives, by name without the dot.
         shared_end: Offset at which dynamic shared memory begins.
-        registers: Of a thread, as its machine code says; 0 where there is none.
+        registers: Registers of a thread, as its machine code says; 0 where there is none.
         lacks_setmaxnreg: There is machine code, and it has no setmaxnreg.
     """
 

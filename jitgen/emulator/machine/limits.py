@@ -69,7 +69,7 @@ class Target:
     The target of a ``.target`` directive: sm_100a.
 
     Attributes:
-        number: 100.
+        number: The number in the name, such as 100.
         suffix: ``"a"`` and ``"f"`` have what only this architecture, or its family, has.
     """
 

@@ -28,9 +28,9 @@ class _Parcel:
 
     Attributes:
         memory: Integers of the peer's memory.
-        index: Which of them [k].
+        index: Index of each stored integer in `memory` [k].
         values: Their new values [k].
-        addresses: Of them, in bytes [k].
+        addresses: Their addresses, in bytes [k].
     """
 
     memory: Elements
@@ -62,9 +62,9 @@ class Link:
 
         Args:
             memory: Integers of the peer's memory.
-            index: Which of them each thread stores [k, elements].
+            index: Index in `memory` of each integer that a thread stores [k, elements].
             values: Their new values [k, elements].
-            addresses: Of them, in bytes [k, elements].
+            addresses: Their addresses, in bytes [k, elements].
         """
         if any(np.isin(addresses, one.addresses).any() for one in self._parcels):
             self.arrive()

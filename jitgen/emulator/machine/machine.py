@@ -64,7 +64,7 @@ class Launch:
         names_cluster: The launch itself says what a cluster is.
         is_nonportable: The kernel consents to clusters that are larger than portable.
         most_shared_bytes: Dynamic shared memory that the kernel consents to; None: it does not say.
-        registers: Of a thread at the start; 0 where neither machine code nor PTX say.
+        registers: Registers of a thread at the start; 0 where neither machine code nor PTX say.
         ignores_setmaxnreg: The compiler left setmaxnreg out of the machine code.
     """
 

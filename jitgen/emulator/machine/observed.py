@@ -41,7 +41,7 @@ Asker = tuple["Clocks", int, int]
 """An agent of a cluster, and the instruction by which it asks."""
 
 _WORD = 4
-"""Bytes."""
+"""Bytes of a word."""
 
 EARLY_ARRIVAL, MIXED = "arrival that may count for an earlier phase", "warps that a barrier mixes"
 MISSED_PHASE = "wait by parity that phases have passed by"
@@ -69,7 +69,7 @@ class _Done:
     An access of an agent to a word.
 
     Attributes:
-        epoch: Of its agent.
+        epoch: Epoch of its agent.
         origin: Grid index of the first CTA of its cluster.
         order: Of a write, its kind, such as `add`, `max` or `store`: it says which writes commute.
             Empty for a read.
@@ -109,7 +109,7 @@ class Observed:
     The observations of one launch.
 
     Attributes:
-        found: By instruction.
+        found: The observations, by index of the instruction.
         watches: Whether accesses of words of memory are to be noted.
         firsts: Clusters that came before another one where the order is observed, by the grid index
             of their first CTA, in the order in which they were found.
@@ -178,7 +178,7 @@ class Observed:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
+            at: Index of the instruction.
             addresses: Generic ones [k].
             agents: The warps of the threads [k].
             values: The values that were read [k], unsigned.

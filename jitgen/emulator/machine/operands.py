@@ -48,7 +48,7 @@ class Read:
     The shared memory that one product reads.
 
     Attributes:
-        at: The instruction.
+        at: Index of the instruction.
         a, b: Its operands; None where A is in registers.
     """
 

@@ -66,7 +66,7 @@ class Poll:
     Attributes:
         agents: The warps [k].
         columns, times: A step of each, as `Order.tick` returns it.
-        at: The instruction.
+        at: Index of the instruction.
     """
 
     agents: NDArray[np.int64]
@@ -121,11 +121,11 @@ class Phases:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
+            at: Index of the instruction.
             barrier: The barrier.
             by: The `Signaller` of the issuer at the issue.
-            direct: Of an arrival of threads their warps, and what it releases; None where work
-                arrives that they started.
+            direct: For an arrival of threads, their warps and the clock that it releases; None for
+                work that they started.
         """
         if by.seen < barrier.phase:
             f.warn(
@@ -218,7 +218,7 @@ class Phases:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
+            at: Index of the instruction.
             barrier: The barrier.
             agents: The warps.
             is_done: It is successful: its parity is that of the phase before the current one.

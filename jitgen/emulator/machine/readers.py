@@ -46,7 +46,7 @@ class Group:
 
     Attributes:
         kind: How they access; see `history`.
-        agents: Who [m].
+        agents: The agents [m].
         agent: The only one, or -1.
         epochs: Those of the agents [m], by the number in a stamp. For a single agent the epoch
             itself is in the stamp.
@@ -87,7 +87,7 @@ class Earlier:
     Attributes:
         kind: How the earlier one accessed.
         agent: The agent that did.
-        at: The instruction.
+        at: Index of the instruction.
         position: Index, among the granules of the later one, of a granule of both.
     """
 
@@ -127,11 +127,11 @@ class Readers:
         Note an access.
 
         Args:
-            at: The instruction.
-            kind: Any word.
+            at: Index of the instruction.
+            kind: Kind of the access: any word.
             granules: Granules [k].
             agents: The agents: one for all granules, or one for each [k].
-            epochs: When, by the agents' clocks; as `agents`.
+            epochs: The agents' epochs at the access, in the form of `agents`.
         """
         stamps = epochs << AT_BITS | at
         if not isinstance(agents, np.ndarray):
@@ -158,11 +158,11 @@ class Readers:
         Note that each of several agents accesses every granule.
 
         Args:
-            at: The instruction.
-            kind: Any word.
+            at: Index of the instruction.
+            kind: Kind of the access: any word.
             granules: Granules [k], ascending.
             agents: The agents [m], ascending.
-            epochs: When, by the agents' clocks [m].
+            epochs: The agents' epochs at the access [m].
         """
         plane = self._plane(kind, agents)
         stamp = self.groups[plane].number(epochs) << AT_BITS | at
@@ -235,8 +235,8 @@ class Readers:
         None.
 
         Args:
-            kinds: Which kinds count.
-            granules: Where.
+            kinds: The kinds of accesses that count.
+            granules: The granules that are searched.
             bounds: As `on` returns them for `granules`.
             rows: The agents that must be ordered after it: one for all granules, or one for each
                 [k].

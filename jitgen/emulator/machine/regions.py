@@ -135,9 +135,9 @@ class Box:
     A part of a tensor: rows of adjacent bytes, at regular distances.
 
     Attributes:
-        address: Where it begins; after `within`, its first granule.
-        shape: How many in each dimension; the last one in bytes; after `within`, in granules.
-        strides: From one to the next, in bytes; after `within`, in granules.
+        address: Address of its first byte; after `within`, number of its first granule.
+        shape: Sizes of its dimensions, the last one in bytes; after `within`, in granules.
+        strides: Distances of neighbours in each dimension, in bytes; after `within`, in granules.
         unit: Bytes of a granule.
     """
 

@@ -38,8 +38,8 @@ class Given:
 
     Attributes:
         device: Device of the thread that released there last.
-        near: For clusters of the same device.
-        far: For all others; None if the last write there was at ``.gpu``.
+        near: The clocks for clusters of the same device.
+        far: The clocks for all others; None if the last write there was at ``.gpu``.
     """
 
     device: int
@@ -155,7 +155,7 @@ class RemoteClocks:
         Return the clocks of other clusters that the cluster has acquired at its end.
 
         Args:
-            own: Its clocks.
+            own: The cluster's own clocks.
             unknown: An agent whose acquisitions count only if another agent is ordered after it.
         """
         knows = own.vector[:, unknown] >= own.vector[unknown, unknown]

@@ -63,7 +63,7 @@ class Represented:
     Attributes:
         kind: How it accessed.
         position: Index of the granule among those of the later access.
-        at: The instruction.
+        at: Index of the instruction.
         agent, epoch: The warp, and its epoch then.
         lane: The lane; `MANY` or more for several.
     """
@@ -82,8 +82,8 @@ class LeftOut:
     An access that no arrival represents.
 
     Attributes:
-        earlier: The access.
-        gap: The arrival.
+        earlier: The access, which is earlier than the one that is checked.
+        gap: The arrival that does not release it.
         is_apart: Whether nothing is between the two; otherwise the lanes waited for each other
             there.
     """

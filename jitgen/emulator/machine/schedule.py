@@ -36,7 +36,7 @@ class Schedule:
 
     Attributes:
         ready: Fragments that can run, one for each key.
-        waiting: Those that cannot, and why.
+        waiting: Fragments that cannot run, each with its `Wait`.
     """
 
     def __init__(self, cluster: Cluster) -> None:

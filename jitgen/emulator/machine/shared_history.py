@@ -49,7 +49,7 @@ class SharedHistory:
         Begin with no access.
 
         Args:
-            clocks: Those of the cluster.
+            clocks: The vector clocks of the cluster.
             size: Bytes of the memory, whole words.
             name: Whose memory it is, in words.
             warps: Agents whose lanes are recorded; None: no lanes are.
@@ -77,10 +77,10 @@ class SharedHistory:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
-            offsets: Where they begin [k], aligned to their width.
+            at: Index of the instruction.
+            offsets: Offset at which each access begins [k], aligned to the width.
             width: 1, 2, 4 or more.
-            access: Who; the arrays in it are [k].
+            access: The agents and the kind of access; its arrays are [k].
         """
         if not self.words.is_checked:
             return
@@ -102,9 +102,9 @@ class SharedHistory:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
+            at: Index of the instruction.
             words: A slice with ends, or numbers [k].
-            access: Who; the arrays in it are [k].
+            access: The agents and the kind of access; its arrays are [k].
         """
         if self._is_split is not None:
             is_split = self._is_split[words]

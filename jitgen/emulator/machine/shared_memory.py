@@ -95,7 +95,7 @@ class SharedMemory:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
+            at: Index of the instruction.
             addresses: Integers [k], or one.
             width: Bytes that are accessed at each; a power of 2 is also its alignment, else 4 is.
 
@@ -148,7 +148,7 @@ class SharedMemory:
             threads: The threads [k], as indices 0..n-1 of the fragment's.
             kind: READ or RELAXED_READ.
             lanes: Which lanes access; by default those of `threads`.
-            scope: Of a relaxed access.
+            scope: The scope of a relaxed access.
         """
         self._note(f, at, offsets, width, threads, kind, lanes, scope)
         unit, index = _units(offsets, width)
@@ -257,10 +257,10 @@ class SharedMemory:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
-            where: Whole words.
+            at: Index of the instruction.
+            where: The bytes, which are whole words.
             agent: The unit; for copies that signal an mbarrier its agent.
-            epoch: That of the unit; for such copies the barrier's completed phases + 1.
+            epoch: The unit's epoch; for such copies the barrier's completed phases + 1.
             row: The agent that must be ordered after earlier accesses; by default the first warp of
                 `f`.
             is_atomic: Whether it is a reduction, which may run at the same time as other
@@ -304,10 +304,10 @@ class SharedMemory:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
+            at: Index of the instruction.
             where: Which bytes. An array that cannot be written to is looked at once only.
             agents: The unit, or several, ascending, each of which reads all of the bytes [m].
-            epochs: Those of the units; as `agents`.
+            epochs: The units' epochs, in the form of `agents`.
             rows: The agents that must be ordered after earlier writes: the warps, or units with
                 clocks of their own; as `agents`.
             lane: The lane of that warp that issues it, if one does.
@@ -331,7 +331,7 @@ class SharedMemory:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
+            at: Index of the instruction.
             reads: For each unit the bytes, its agent and epoch, and the agents that must be ordered
                 after earlier writes.
         """

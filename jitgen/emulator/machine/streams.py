@@ -47,7 +47,7 @@ class Queue:
     Attributes:
         memory: The global memory that the device can access.
         steps: Its launches, in the order in which the host made them.
-        num_sms: Its SMs.
+        num_sms: Number of its SMs.
         replays: Number of times that it runs the steps.
     """
 

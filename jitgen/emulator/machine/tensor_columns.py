@@ -34,7 +34,7 @@ class Columns:
     The columns of one SM.
 
     Attributes:
-        is_taken: For each column.
+        is_taken: Whether each column is allocated.
         version: Bumped when columns become free.
     """
 
@@ -99,7 +99,7 @@ def choose(is_taken: NDArray[np.bool_], number: int, turn: int) -> int | None:
     fit together always do.
 
     Args:
-        is_taken: For each column.
+        is_taken: Whether each column is allocated.
         number: A power of two.
         turn: Number that chooses among equally good places.
     """

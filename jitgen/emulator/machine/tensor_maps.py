@@ -32,7 +32,7 @@ class Fence:
     A release, or an acquire.
 
     Attributes:
-        clocks: Those of the cluster.
+        clocks: The vector clocks of the cluster.
         agent, epoch: The agent that executed it, and its epoch then.
         known: The clock of that agent then.
         acquired: Its acquisitions from other clusters until then.
@@ -72,7 +72,7 @@ class TensorMaps:
 
         Args:
             write: A write of the map that the copy is ordered after.
-            clocks: Those of the cluster of the copy.
+            clocks: The vector clocks of the copy's cluster.
             row: The agent that issues it.
             address: That of the map.
         """

@@ -84,8 +84,8 @@ def granules_of(lanes: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray
     Adding `granule_at` of an address to granules relative to it gives those at that address.
 
     Args:
-        lanes: Of the words.
-        columns: Likewise; the two are broadcast against each other.
+        lanes: Lanes of the words.
+        columns: Columns of the words; lanes and columns are broadcast against each other.
     """
     return np.unique(columns * _GRANULES_OF_COLUMN + lanes // LANES_OF_GRANULE)
 
@@ -110,12 +110,12 @@ class Request:
 
     Attributes:
         name: The name of the instruction, one of the two.
-        columns: How many.
+        columns: Number of columns.
         agent: The warp.
         group: CTAs that take part.
         cta: The CTA of the warp.
         first: The first column; -1 as long as it is not known.
-        epoch: Of a deallocation, the warp's at that time.
+        epoch: For a deallocation, the warp's epoch at that time.
         versions: For each SM, the number of times that columns had become free when there were not
             enough.
         is_done: It is over.
@@ -155,7 +155,7 @@ class Load:
     Attributes:
         agent, issued: The warp, and its epoch then.
         epoch: That of the unit that loads.
-        at: The instruction.
+        at: Index of the instruction.
     """
 
     agent: int
@@ -172,7 +172,7 @@ class TensorMemory:
         words: uint32 [128, 512]; what was not written is poison.
         initialised: Whether each word was written since its column was allocated.
         allocations: Number of columns of each allocation, by its first column.
-        is_allocated: For each column.
+        is_allocated: Whether each column is allocated.
         sm: The columns of its SM, which other CTAs may have a part of.
         calls: What each warp has begun, by warp and instruction.
         asking: Allocations that were not granted, in order.
@@ -183,7 +183,7 @@ class TensorMemory:
         completed: By warp, the epoch up to which each unit's work is complete, as only the warp
             itself knows.
         taken_up: By warp, its clock at its last tcgen05.fence::after_thread_sync.
-        loads: By the unit that loads, the latest.
+        loads: The latest load of each unit.
         pipelines: The products that wrote granules, as far as they may be in flight.
         collectors: The collector buffer of each thread, by its unit.
         history: Accesses of granules.
@@ -254,9 +254,9 @@ class TensorMemory:
 
         Args:
             f: The fragment that executes the instruction.
-            at: The instruction.
+            at: Index of the instruction.
             cells: Which words.
-            access: Who accesses them; the arrays in it are as the granules.
+            access: The agents and the kind of access; its arrays are as the granules.
 
         Raises:
             MachineFault: A column is not allocated.

@@ -34,7 +34,7 @@ class Product:
         accumulator: Its address.
         shape: M, N and K.
         unit, epoch: The clock agent of the thread's tensor core, and its epoch then.
-        at: The instruction.
+        at: Index of the instruction.
     """
 
     accumulator: int

@@ -34,12 +34,12 @@ class Stamp:
 
     Attributes:
         kind: Kind of the access.
-        clocks: Those of the cluster.
+        clocks: The vector clocks of its cluster.
         agent, epoch: The agent of the access, and its epoch.
-        at: The instruction.
-        is_async: Through the async proxy.
-        scope: Of a relaxed access.
-        rank: Of the CTA in its cluster.
+        at: Index of the instruction.
+        is_async: Whether it goes through the async proxy.
+        scope: The scope of a relaxed access.
+        rank: Rank of the CTA in its cluster.
     """
 
     kind: str

@@ -24,8 +24,8 @@ def check_written(
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
-        mask: Its guard.
+        at: Index of the instruction.
+        mask: The threads whose guard holds [n]; None: all.
         guard: Row of the predicate that the guard is, if that is in doubt; all threads read it.
         rows: Names of the registers by their rows in `Cta.unwritten`; the guard is among them.
     """
@@ -46,7 +46,7 @@ def check_sums(
 
     Args:
         f: The fragment that executes the instruction.
-        at: The instruction.
+        at: Index of the instruction.
         is_added: bool, or an array [n].
         rows: Names of the accumulators by their rows in `Cta.unwritten`.
     """

@@ -27,7 +27,7 @@ class Users:
         Begin with the initialisation as the only use.
 
         Args:
-            clocks: Those of the cluster.
+            clocks: The vector clocks of the cluster.
             initialiser: The warp that initialised the barrier, and its epoch then.
             ends: Whether the kernel ends barriers; if not, uses are not noted.
         """

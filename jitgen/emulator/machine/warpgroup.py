@@ -158,8 +158,8 @@ class Warpgroup:
 
     Attributes:
         agents: Clock agents of its warps as readers of shared memory [4].
-        closed: For each warp how many groups it closed.
-        fences: For each warp how many wgmma.fence it executed.
+        closed: For each warp the number of groups that it closed.
+        fences: For each warp the number of wgmma.fence that it executed.
         chains: What is or was in flight, by accumulators.
         deferred: Work to do when a group must be complete, by group.
         reads: For each warp what the products of its open group read.
@@ -209,7 +209,7 @@ class Warpgroup:
         Args:
             f: The fragment that executes the instruction `at`.
             at: The index of that instruction.
-            share: For which warps.
+            share: The warps that execute the product.
             target: The accumulators.
             size: Bytes of an element of A, which tell K.
             is_read: Whether the product is added to their values.

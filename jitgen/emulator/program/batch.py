@@ -24,7 +24,7 @@ Namer = Callable[[object, str], str]
 """Names an object in generated code, given a hint."""
 
 _FEWEST = 4
-"""Operations that are worth it."""
+"""Least number of operations that become one."""
 
 _VIEWS = {"r": (".view(F4)", ".view(U4)"), "q": ("", "")}
 """

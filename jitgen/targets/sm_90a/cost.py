@@ -290,8 +290,8 @@ def predict(
 
 def speed_of(config: GroupedGemmConfig, fit: Fit) -> Speed:
     """
-    Return the measured speed of its tile; a tile that was not measured gets an estimate by its
-    size.
+    Return the measured speed of a config's tile; a tile that was not measured gets an estimate by
+    its size.
     """
     tile, cluster = config.tile, config.cluster
     schedule = config.schedule
