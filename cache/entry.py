@@ -98,7 +98,7 @@ class Meta:
         library: File that is loaded: ``kernel.so``, or ``kernel.o`` for an entry that is not in a
             store.
         files: For each file its ``sha256`` and its size in ``bytes``.
-        created: When it was compiled, ISO 8601, UTC.
+        created: Time at which the kernel was compiled, ISO 8601, UTC.
         compile_s: Seconds that the compiler took.
         link_s: Seconds that the linker took.
         host_isa: CPU level for which the host part was compiled; the CPU must support it.
@@ -218,7 +218,7 @@ class Entry:
 
     Attributes:
         key: Its key.
-        meta: What is known about it.
+        meta: The record of the entry, ``meta.json``.
         files: The content of each file that `meta` lists.
         directory: Its path on the disk, for messages only: another process may have changed, moved
             or removed it. None if it is only in memory.

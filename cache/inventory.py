@@ -65,8 +65,8 @@ class Stats:
     Totals of a store.
 
     Attributes:
-        entries: How many.
-        size_bytes: Size of their files.
+        entries: Number of entries.
+        size_bytes: Size of the entries' files.
         disk_bytes: Disk space in bytes, as ``du`` counts it.
         limit_bytes: Limit of `disk_bytes`; 0: none.
         hits: Number of recorded loads from the disk.

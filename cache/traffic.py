@@ -31,10 +31,10 @@ MISSES = ("remote", "service", "compiled", NOWHERE)
 TIERS = (*HITS, *MISSES)
 
 DAYS = 30
-"""Days that are kept."""
+"""Days for which the counts are kept."""
 
 WORST = 10
-"""Misses that are kept of each day."""
+"""Number of the worst misses that are kept of each day."""
 
 _DAY_S = 86400
 _WORST = "worst"

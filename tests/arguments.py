@@ -25,7 +25,7 @@ def int32(*values: int) -> Tensor:
 
 
 def good(layout: str = "ragged") -> dict[str, Any]:
-    """Arguments that nothing is wrong with."""
+    """Return arguments of `grouped_gemm` that nothing is wrong with."""
     is_masked = layout == "masked"
     a, a_scale = quantize.per_token_group(torch.ones((G, M, K) if is_masked else (M, K)))
     b, b_scale = quantize.per_block(torch.ones(G, N, K))

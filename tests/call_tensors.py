@@ -99,7 +99,10 @@ def with_parts(found: Tensors, *shape: int, of_scale: tuple[int, ...] = ()) -> T
 
 
 def into(function: Callable[..., Any], **options: Any) -> Callable[[Tensors], Any]:
-    """Return the call that writes q, and scales if there are some, to tensors of its own."""
+    """
+    Return a function that calls `function` with its results written to the tensors named ``out[0]``
+    (q) and, if there is one, ``out[1]`` (scales).
+    """
 
     def run(tensors: Tensors) -> Any:
         given = {name: each for name, each in tensors.items() if not name.startswith("out[")}

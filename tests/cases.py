@@ -174,7 +174,10 @@ def kernels(op: str, *, on_gpu: bool) -> list[Kernel]:
 
 
 def _fewer(found: list[Kernel]) -> list[Kernel]:
-    """Return kernels with the same values: what one alone has goes to another that can have it."""
+    """
+    Return kernels with the same values, fewer if possible: values of one kernel alone are moved to
+    others that can have them.
+    """
     for kernel in reversed(found):
         others = [other for other in found if other is not kernel]
         alone = kernel.values.difference(*(other.values for other in others))

@@ -146,7 +146,10 @@ def matrix(  # noqa: PLR0911  # one for each encoding
 
 
 def _words(values: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
-    """Return eight neighbours of the last dimension in an int32, in an order from its low bits."""
+    """
+    Pack each eight neighbours of the last dimension, 4 bits each, into an int32; `order` says which
+    of them comes first, second and so on, from the low bits.
+    """
     parts = values.unflatten(-1, (-1, 8))[..., list(order)]
     words = (parts << torch.arange(0, 32, 4)).sum(-1)
     return torch.where(words >= 2**31, words - 2**32, words).int().contiguous()
@@ -155,7 +158,10 @@ def _words(values: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
 def _like(
     gates: list[Roles], encoding: Encoding, roles: Roles, numbers: Tensor
 ) -> tuple[Roles, Tensor]:
-    """Return a matrix with the global scale of its expert's gates, and its numbers."""
+    """
+    Return the tensors of a matrix with the global scale of its expert's first gates, if its
+    encoding has one, and the numbers that they then stand for.
+    """
     if encoding.name != "nvfp4" or not gates:
         return roles, numbers
     role = encoding.roles[2]

@@ -16,7 +16,7 @@ from jitgen.formats.e2m1 import unpack
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 256, 128, 5, 2
 Matrices = tuple[list[Tensor], list[Tensor], list[Tensor]]
-"""Gates, ups and downs of every expert, float32, as the checkpoint has them."""
+"""Lists of the gates, ups and downs of every expert, float32, as the checkpoint has them."""
 
 
 def normal(*shape: int) -> Tensor:

@@ -12,7 +12,7 @@ import jitgen
 from jitgen.formats.prepacked import PrepackedWeights
 
 Numbers = list[tuple[Tensor, Tensor]]
-"""Of each expert gates and ups, and downs."""
+"""For each expert, the matrix of its gates and ups, and that of its downs."""
 
 
 class Unreadable(Exception):

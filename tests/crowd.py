@@ -25,7 +25,7 @@ from tests.moe_cases import Case, make
 
 Given = tuple[Tensor, ...]
 TOKENS = (1, 7, 19, 32)
-"""Of the cases: some below what the memory is planned for, and some above."""
+"""Numbers of tokens of the cases: some below what the memory is planned for, and some above."""
 
 
 class Crowd:
@@ -102,7 +102,10 @@ class Crowd:
         return graph, out
 
     def _replay(self, which: int) -> Tensor:
-        """Replay a graph and copy its result, before another thread replays the same one."""
+        """
+        Replay graph number `which` and copy its result, before another thread replays the same
+        graph.
+        """
         graph, out = self.graphs[which]
         with self.replayed[which]:
             graph.replay()

@@ -45,7 +45,10 @@ def right(call: Call) -> Any:
 
 @contextmanager
 def ready(call: Call, is_warm: bool) -> Iterator[None]:
-    """Let no call be remembered, or one like this."""
+    """
+    Before the with block, forget all calls; if `is_warm`, then make the call twice, so that it is
+    remembered.
+    """
     session = current.get()
     for remembered in (session.memo, session.families, session.chains):
         remembered.clear()
@@ -62,7 +65,10 @@ def refusal(run: Callable[[], Any]) -> InputError:
 
 
 def right_or_refused(call: Call, run: Callable[[], Any], expected: Callable[[], Any]) -> None:
-    """Require the right result, or one clear error: torch's own, where its operations serve."""
+    """
+    Require that `run` returns the right result, or raises InputError, or with torch's own
+    operations RuntimeError.
+    """
     errors = (InputError, RuntimeError) if call.by_torch else InputError
     try:
         found = run()

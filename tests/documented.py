@@ -49,7 +49,10 @@ NOWHERE = {
     "tune deepseek-v3": "a GPU: its sizes take hours on a CPU; tests/compile/test_tune.py has "
     "small ones",
 }
-"""What lines want that nothing here has, and the test that has it, or does with less."""
+"""
+For command lines that need what no machine here has: what that is, and the test that has it, or
+does with less.
+"""
 
 ENDS = {
     r"bench (hopper|blackwell|hopper-fp4|layer)\b(?!.*--(from|kernels)\b)": (1, "needs a"),
@@ -64,7 +67,10 @@ ENDS = {
     r"trust unrevoke": (1, "is not revoked by trust document"),
     r"select --device none": (2, "is not known; allowed: "),
 }
-"""How lines end, and what they say, that a CPU or an empty cache keeps from ending with 0."""
+"""
+Exit code, and part of the output, of command lines that cannot end with 0 on a CPU or with an empty
+cache.
+"""
 
 SLOW = (
     r"demo$|bench (?!hopper|blackwell|layer|gradients)",
@@ -96,7 +102,7 @@ class Line:
 
     @property
     def end(self) -> tuple[int, str]:
-        """The exit code here, and what is said."""
+        """The exit code of the line on this machine, and a part of its output."""
         for pattern, end in ENDS.items():
             if re.match(pattern, self.text):
                 return end

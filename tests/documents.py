@@ -56,7 +56,9 @@ def command_lines(page: str) -> Iterator[str]:
 
 
 def shell_lines(page: str) -> Iterator[str]:
-    """Yield those in blocks of shells and in indented ones: what a reader copies."""
+    """
+    Yield the command lines in blocks of shells and in indented ones: those that a reader copies.
+    """
     for line in copied_lines(page):
         bare = re.sub(r"\[([^\]]*)\]", lambda found: found[1].replace(" | ", " "), line)
         for part in _SPLITS.split(bare):
@@ -75,7 +77,7 @@ def copied_lines(page: str) -> Iterator[str]:
 
 
 def spoken_lines(page: str) -> Iterator[str]:
-    """Yield those in sentences, some of which only name a command."""
+    """Yield the command lines in sentences, some of which only name a command."""
     plain = _FENCED.sub("\n", text(page))
     for code in _INLINE.findall(_INDENTED.sub("\n", plain)):
         if found := _STARTS.match(code):

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 SIZES = {"G": 3, "M": 24, "N": 40, "K": 56}
-"""Of which rows of any type have whole 16 bytes."""
+"""Sizes with which rows of any type have whole 16 bytes."""
 
 ODD = {"G": 3, "M": 11, "N": 7, "K": 13}
-"""Of which none have; torch takes them where strides have."""
+"""Sizes with which no rows have whole 16 bytes; torch takes them where strides have."""
 
 FORMS: dict[str, tuple[str, str]] = {
     "2d_3d": ("M", "3d"),
@@ -26,13 +26,16 @@ FORMS: dict[str, tuple[str, str]] = {
     "3d_2d": ("N", "2d"),
     "2d_2d": ("K", "2d"),
 }
-"""Which size has the groups, one after the other; the dimensions of mat_b."""
+"""
+By form: the size in which groups lie one after the other, empty if none, and the dimensions of
+mat_b.
+"""
 
 
 @dataclass(frozen=True)
 class Kind:
     """
-    A call.
+    A kind of call of a grouped product.
 
     Attributes:
         form: One of `FORMS`.
@@ -53,7 +56,7 @@ class Kind:
     has_rest: bool = False
 
     def __str__(self) -> str:
-        """Return what tells it from others."""
+        """Return a name that no other kind has."""
         orders = ["last" if is_last else "first" for is_last in (self.a_last, self.b_last)]
         words = [self.form, *orders, *["strided"] * self.is_strided, *["rest"] * self.has_rest]
         words += ["odd"] * (dict(self.sizes) == ODD)
@@ -126,7 +129,7 @@ class GroupedGemmProblem:
 
     @property
     def parts(self) -> list[tuple[Any, Any, Any]]:
-        """Where each group is in mat_a, in mat_b, and in the result."""
+        """The index of each group in mat_a, in mat_b, and in the result."""
         if self.offs is None:
             return [(g, g, g) for g in range(self.mat_a.shape[0])]
         ends = [0, *self.offs.tolist()]

@@ -178,11 +178,11 @@ class Page(HTMLParser):
             self._open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """See one that has no end."""
+        """See an element that has no end."""
         self.elements.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
-        """See one end."""
+        """See an element end."""
         if not self._open or self._open.pop() != tag:
             self.errors.append(f"{tag} ends, and did not begin")
 

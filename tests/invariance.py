@@ -52,7 +52,7 @@ def allowed(
 
 
 def departing(arch: Arch | str, operands: Operands, layout: Layout) -> list[GroupedGemmConfig]:
-    """Return what may be chosen besides where no call asks for them."""
+    """Return the candidates that only calls without invariant numerics may use."""
     target = Arch.parse(arch)
     return list(
         keeping(candidates(target, layout, operands), rules(target, "grouped_gemm").sums).left_out

@@ -25,7 +25,7 @@ from jitgen.targets.legality import rules
 from tests.candidates import candidates
 
 MAX_BYTES = 120 * 1024
-"""Of an entry: source, library and record."""
+"""Most bytes of an entry: source, library and record."""
 
 
 def kinds(arch: Arch) -> list[Operands]:
@@ -65,7 +65,7 @@ def _figures(rows: tuple[PrewarmRow, ...]) -> str:
 
 
 def main() -> None:
-    """Print the lines."""
+    """Compile the kernels that were asked for, and print the lines."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--arch", type=Arch.parse, required=True)
     parser.add_argument("--layout", action="append", type=Layout)

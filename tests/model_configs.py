@@ -83,7 +83,7 @@ MODELS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "qwen3.8": (model("qwen3_moe", 512, 10, 8192, 2048, **_NORM),),
 }
-"""By the plans that are named after them."""
+"""Configs of models by the name of their plan."""
 
 LAYER_ALONE = {"llama-4": (model("llama4_text", 128, 1, 5120, 8192),)}
 """Models whose weights multiply tokens before the experts: their router is the caller's."""

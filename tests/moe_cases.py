@@ -16,7 +16,7 @@ from jitgen.layer import reference
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 256, 128, 6, 2
 MASKED_ROWS = 48
-"""Of each expert's matrix, where a GPU has them."""
+"""Rows of each expert's matrix in the masked layout, where a GPU has them."""
 GPT_OSS: dict[str, Any] = {
     "activation": "swiglu_oai",
     "interleaved": True,

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OUTCOMES = ("passed", "failed", "skipped", "not run")
 
 DURATION_S = 1.0
-"""Expected of a test if no duration is known of any."""
+"""Assumed seconds of a test while no duration is known of any."""
 
 
 _ROW = "{:<56}" + "{:>9}" * (len(OUTCOMES) + 1)

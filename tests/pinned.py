@@ -42,11 +42,13 @@ DIGESTS = FOLDER / "digests.json"
 
 _RECORD: dict[str, dict[str, list[int | str]]] = json.loads(DIGESTS.read_text(encoding="utf-8"))
 KERNELS, FAMILIES = _RECORD["kernels"], _RECORD["families"]
-"""Of a kernel its lines and its digest; of a family the number of its kernels and their digest."""
+"""
+By kernel its number of lines and its digest; by family the number of its kernels and their digest.
+"""
 
 NAMES = list(KERNELS)
 WHOLE = sorted(path.stem for path in FOLDER.glob("*.py"))
-"""The kernels that are there as files."""
+"""Names of the kernels whose source is kept as a file."""
 
 _SHOWN = 80
 """Lines of a difference that an error shows; the files have it all."""
@@ -166,7 +168,7 @@ def _git(*arguments: str) -> bytes:
 def accepted(names: tuple[str, ...], is_it: Callable[[dict[str, str]], bool]) -> dict[str, str]:
     """
     Return the accepted sources of kernels: those of HEAD, or of the last commit that accepted any,
-    whichever `is_it` agrees to. None where neither has them, or there is no git.
+    whichever `is_it` agrees to. Empty where neither has them, or there is no git.
     """
     for asked in (["rev-parse", "HEAD"], ["log", "-1", "--format=%H", "--", str(DIGESTS)]):
         try:

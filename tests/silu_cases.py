@@ -260,8 +260,8 @@ TOLERANCE = {
     Activation.SWIGLU_BIAS: 6e-6,
 }
 """
-Error of y, relative to it: of GELU's tail by its series, of the others by the rounding of what
-exp() is taken of, which is up to 87.
+Largest allowed error of y, relative to y: of GELU's tail by its series, of the others by the
+rounding of what exp() is taken of, which is up to 87.
 """
 
 

@@ -115,7 +115,10 @@ SM_L2_BYTES = 64.0
 """What one SM takes from L2 in a cycle while others do not (CUDA's guides: 64 bytes a cycle)."""
 
 L2_BYTES = 17.7
-"""What each gets while all do: 8.7 TB/s, measured on an RTX PRO 6000 (Chips and Cheese, 2025)."""
+"""
+Bytes that each SM takes from L2 in a cycle while all do: 8.7 TB/s, measured on an RTX PRO 6000
+(Chips and Cheese, 2025).
+"""
 
 REACHED = 0.8
 """Part of their rates at which schedulers issue and tensor cores multiply (assumed)."""
@@ -130,7 +133,7 @@ TOGETHER = 0.1
 """Part of a tile's time by which tiles that are done in one step may differ."""
 
 LAUNCH_US = 4.0
-"""Assumed: what a call takes besides."""
+"""Microseconds of a call besides its tiles (assumed)."""
 
 
 def kind_of(config: GroupedGemmConfig) -> str:

@@ -42,7 +42,7 @@ from jitgen.targets.legality import check, rules, target
 from tests.candidates import every_candidate
 
 TYPES = [dtype for dtype in DType if dtype is not DType.E4M3X2]
-"""Those that b and the output can have."""
+"""Types that b and the output can have."""
 
 positive = st.integers(min_value=1, max_value=4096)
 
@@ -301,7 +301,7 @@ SWEEPS: dict[str, Callable[[Arch], Iterator[Config]]] = {
     "silu_mul_quantize": silu_sweep,
     "unpack_weights": unpack_sweep,
 }
-"""Those of operations whose rules yield too many configs to look at all of them."""
+"""Sweeps of operations whose rules yield too many configs to look at all of them."""
 
 
 def sweep(arch: Arch, op: str) -> Iterator[Config]:

@@ -182,7 +182,10 @@ def _nvfp4_into(x: Tensor, offs: Tensor, out: Tensor, scale: Tensor) -> tuple[Te
 
 
 def _nvfp4_out_tensors(rows: int) -> tuple[Tensor, ...]:
-    """Not of mxfp8: torch 2.13's inductor cannot write to float8_e8m0fnu."""
+    """
+    Return the operands of `nvfp4` with its results; there is none for mxfp8, as torch 2.13's
+    inductor cannot write float8_e8m0fnu.
+    """
     x, offs = _x_tensors(rows)
     q, scale, _ = quantize.nvfp4(torch.zeros_like(x), offs=offs)
     return x, offs, q, scale

@@ -45,11 +45,11 @@ class Target:
     The least figure that the worst of some cases must reach.
 
     Attributes:
-        what: Which cases, in words.
+        what: Description of the cases.
         least: The least figure.
         section: Section in which the cases were measured.
         matches: Whether a case counts.
-        figure: What is compared.
+        figure: Kind of the figure that is compared.
     """
 
     what: str

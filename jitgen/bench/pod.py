@@ -97,7 +97,7 @@ class Start:
     How one pod started.
 
     Attributes:
-        seconds: From the process's start to the first right result.
+        seconds: Seconds from the process's start to the first right result.
         call_s: Seconds from the end of ``import torch`` to the first right result.
         cpu_s: CPU seconds of all threads in the same time.
     """

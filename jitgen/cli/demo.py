@@ -50,8 +50,8 @@ class Call:
     One timed call.
 
     Attributes:
-        source: Where its kernel came from: ``compiled``, ``disk`` or ``memory``.
-        seconds: The whole call, result included.
+        source: Place from which its kernel came: ``compiled``, ``disk`` or ``memory``.
+        seconds: Time of the whole call, result included.
     """
 
     source: Annotated[str, one_of("compiled", "disk", "memory")]

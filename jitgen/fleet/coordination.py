@@ -84,7 +84,7 @@ class KernelRecord:
         tries: How many compiles of the kernel failed.
         chunks: Number of chunks of the entry in the store.
         seconds: Time of the compile; 0 if that rank had the entry already.
-        error: Why it failed.
+        error: Why its compile failed; empty if it did not.
         lost: Numbers of the ranks that died over the kernel.
     """
 

@@ -44,7 +44,7 @@ class Key(NamedTuple):
     Attributes:
         fields: Fields of the problem that the key sets.
         read: Returns the values of these fields; raises a PlanError that begins with a given text.
-        default: Their values if the key is left out.
+        default: Values of these fields if the key is left out.
     """
 
     fields: tuple[str, ...]

@@ -27,8 +27,8 @@ class Shard:
     One share of kernels.
 
     Attributes:
-        index: Which one, from 0 to `count` - 1.
-        count: How many there are.
+        index: Number of the share, from 0 to `count` - 1.
+        count: Number of shares.
     """
 
     index: int

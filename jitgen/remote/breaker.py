@@ -46,9 +46,9 @@ class State:
     An open breaker: the backend is not asked.
 
     Attributes:
-        until: Until when, in seconds since 1970.
-        wait_s: For how many seconds it was opened.
-        reason: Why.
+        until: Time until which it is open, in seconds since 1970.
+        wait_s: Seconds for which it was opened.
+        reason: Why it was opened.
     """
 
     until: float

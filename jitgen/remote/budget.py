@@ -28,10 +28,10 @@ T = TypeVar("T")
 CONNECT_S = 0.25
 ANSWER_S = 1.0
 FETCH_S = CONNECT_S + ANSWER_S
-"""Seconds for one entry, all its requests together."""
+"""Time limit in seconds for fetching one entry, all its requests together."""
 
 PUSH_S = 60.0
-"""Seconds for one entry that a command uploads: the user waits only for this."""
+"""Time limit in seconds for one entry that a command uploads: the user waits for nothing else."""
 
 QUICK_S = 0.1
 """An answer that a kernel is not there does not count if it took less."""

@@ -27,7 +27,7 @@ class Negatives:
 
         Args:
             name: Identifies the request: backend, purpose and key, say.
-            miss: Why it failed.
+            miss: The failure.
             seconds: For how long to remember it.
             trust: Digest of the trust document that caused it; empty if none did.
         """

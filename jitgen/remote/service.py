@@ -56,7 +56,7 @@ WAIT_S = 10.0
 """How long one request waits for a compile: most are done by then."""
 
 _PROCESS = os.urandom(8).hex()
-"""Trace ids of this process: this, and the beginning of the kernel's key."""
+"""First half of every trace id of this process; the second is the beginning of the kernel's key."""
 
 _MAX_TEXT = 2**16
 _MAX_TOKEN = 4096

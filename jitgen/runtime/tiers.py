@@ -39,7 +39,7 @@ class Tier(Protocol):
     """A place with compiled kernels. Safe to use from any thread."""
 
     name: str
-    """Its name in events and statistics."""
+    """Name of the tier in events and statistics."""
 
     def get(self, spec: KernelSpec) -> Entry | None:
         """Return the verified entry of `spec`, or None. Never compiles."""

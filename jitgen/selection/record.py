@@ -25,7 +25,7 @@ MAX_TABLE_BYTES = 2**22
 """No table is larger; the shipped one, of some hundred problems, has 40 KB."""
 
 _MOST_US = 1e12
-"""Eleven days; what takes longer was not measured."""
+"""Largest time of a record in microseconds, eleven days: nothing that takes longer was measured."""
 
 _DEFAULT_OP = "grouped_gemm"
 """Operation of a problem that does not name one."""
@@ -45,7 +45,7 @@ class TuningRecord:
         winner: Name of the fastest kernel.
         times_us: Microseconds of each kernel that was measured, by name.
         excluded: Why a kernel must not be chosen, by name: it failed, hung, or was wrong.
-        date: When, in ISO 8601.
+        date: Time of the measurements, in ISO 8601.
     """
 
     problem: Problem

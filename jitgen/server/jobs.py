@@ -65,7 +65,7 @@ class JobFailed(Exception):
 
     Attributes:
         code: Stable machine-readable kind, such as ``E_COMPILE``.
-        reason: Why, for people.
+        reason: Why the job failed, for people.
         is_certain: Whether another try would fail, too; such a failure is remembered.
     """
 

@@ -59,7 +59,7 @@ class Pool:
         name: Its name in the settings.
         jobs: Compiles at a time.
         hello: Its supervisor's description of the environment; empty until it started once.
-        trouble: Why no supervisor is ready; empty if one is.
+        trouble: Reason why no supervisor is ready; empty if one is.
         restarts: How often its supervisor ended.
         python: Its interpreter; None for the service's own.
     """

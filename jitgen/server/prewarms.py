@@ -39,7 +39,7 @@ class Prewarm:
     Attributes:
         number: Its name in paths: 64 hexadecimal digits, like a key.
         plan, arch, toolchain, token: What was asked for, and the token that asked.
-        total: How many kernels there are.
+        total: Number of the plan's kernels.
         rows: The results, in the order in which they came.
         error: Why it ended early; empty if it did not.
     """

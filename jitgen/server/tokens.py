@@ -65,8 +65,8 @@ class Token:
     Attributes:
         name: Its name in logs, metrics and limits.
         sha256: Digest of its text.
-        scopes: What it allows.
-        not_after: When it expires, in seconds since 1970; None: never.
+        scopes: Scopes that it allows.
+        not_after: Time at which it expires, in seconds since 1970; None: never.
     """
 
     name: str = of(short, None, "whose it is")

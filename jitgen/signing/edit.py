@@ -123,7 +123,7 @@ def revoked(
     Args:
         trust: The previous version.
         digests: Keyids; keys of entries; digests of a ``meta.json`` or of a file.
-        reason: Why.
+        reason: Why they are revoked.
         before: Also refuse all signatures from before this time.
         valid: For how long the document is valid.
     """

@@ -277,7 +277,7 @@ class Target(Protocol):
     """Word for targets whose templates are the same folder: ``sm90``."""
 
     is_gpu: bool
-    """Whether its kernels run on a GPU."""
+    """Whether the target's kernels run on a GPU."""
 
     compiler_options: tuple[str, ...]
     """Options of the compiler besides the calling convention: ``("--gpu-arch", "sm_90a")``."""
@@ -289,7 +289,7 @@ class Target(Protocol):
     """The known devices; the first one is used on machines without any of them."""
 
     operations: tuple[str, ...]
-    """Names of the operations that it has kernels for."""
+    """Names of the operations that the target has kernels for."""
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a GPU of this compute capability runs its kernels."""

@@ -78,7 +78,7 @@ class _Kernel:
 
     Attributes:
         title: Name of its entry.
-        artifact: What runs.
+        artifact: The compiled kernel.
         cases: Names of its cases.
         trials: The trial of each case.
     """

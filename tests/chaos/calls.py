@@ -117,7 +117,10 @@ def _get(root: Path) -> str:
 
 
 def _get_twice(root: Path) -> str:
-    """As a process that goes on: the second time the trouble may be over, or not."""
+    """
+    Get two kernels one after the other, as a process that goes on: at the second the trouble may be
+    over, or not.
+    """
     with pretending():
         subject = loader(root)
         for config in (CONFIGS[0], CONFIGS[1]):
@@ -184,7 +187,7 @@ def _two(root: Path) -> None:
 
 
 def _used(root: Path) -> None:
-    """With an index, a failure in it, and uses that wait for it."""
+    """Make a root with two kernels, an index, a remembered failure, and a recorded use."""
     store = fill(root, 2)
 
     def use() -> None:
@@ -197,7 +200,7 @@ def _used(root: Path) -> None:
 
 
 def _nothing(_: Path) -> None:
-    """There is no root."""
+    """Leave the place empty: there is no root."""
 
 
 NAME = name_of(CONFIGS[0])
@@ -239,11 +242,16 @@ class Shim:
         self._library.chaos_calls.restype = ctypes.c_long
 
     def arm(self, root: Path, at: int, error: int, *, goes_on: bool) -> None:
-        """Let the call number `at` below `root` fail, and all behind it if that `goes_on`."""
+        """
+        Let call number `at` of the file calls below `root` fail with `error`, and all later ones if
+        the failure `goes_on`.
+        """
         self._library.chaos_arm(str(root).encode(), ctypes.c_long(at), error, int(goes_on))
 
     def disarm(self) -> tuple[int, str]:
-        """Let nothing fail any more; returns the calls that were made, and which one failed."""
+        """
+        Let no call fail any more; return the number of calls that were made, and which one failed.
+        """
         calls = int(self._library.chaos_calls())
         self._library.chaos_disarm()
         return calls, self._library.chaos_last().decode()

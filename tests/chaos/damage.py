@@ -58,7 +58,9 @@ def _extend(chance: random.Random, path: Path, _: Path) -> None:
 
 
 def _zeros(chance: random.Random, path: Path, _: Path) -> None:
-    """As after a power loss on a file system that writes sizes before data."""
+    """
+    Fill the file with zeros, as after a power loss on a file system that writes sizes before data.
+    """
     _put(path, bytes(path.stat().st_size))
 
 
@@ -67,19 +69,19 @@ def _garbage(chance: random.Random, path: Path, _: Path) -> None:
 
 
 def _foreign(chance: random.Random, path: Path, _: Path) -> None:
-    """A library that is whole and works, and was never published."""
+    """Put in place a library that is whole and works, and was never published."""
     _put(path, prebuilt().foreign[name_of(chance.choice(CONFIGS))])
 
 
 def _swap(chance: random.Random, path: Path, root: Path) -> None:
-    """The content of another file of that name."""
+    """Give the file the content of another file of that name."""
     others = [other for other in _all_below(root) if other.name == path.name]
     files = [other for other in others if stat.S_ISREG(other.lstat().st_mode)]
     _put(path, chance.choice(files or [path]).read_bytes())
 
 
 def _sparse(chance: random.Random, path: Path, _: Path) -> None:
-    """A gigabyte that costs nothing."""
+    """Make the file a gigabyte long, without the disk space for it."""
     _put(path, path.read_bytes()[:10])
     os.truncate(path, 2**30)
 

@@ -66,7 +66,9 @@ class Outcome:
     megabytes: float
 
     def complaint(self, text: Text) -> str:
-        """Return what is wrong with it; empty if nothing is."""
+        """
+        Return what is wrong with the outcome of the command that met `text`; empty if nothing is.
+        """
         said = self.out + self.err
         errors = [line for line in self.err.splitlines() if line.startswith(("error:", "warning:"))]
         if self.code not in (0, 1, 2) or "Traceback" in self.err or "InternalError" in self.err:

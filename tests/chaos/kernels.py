@@ -36,7 +36,7 @@ from jitgen.runtime.loader import KernelLoader
 
 REPOSITORY = Path(__file__).parents[2]
 IMPORTS = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
-"""What a process of an attack has as PYTHONPATH."""
+"""Value of PYTHONPATH for the processes of an attack."""
 
 ARCH = Arch.CPU
 FOREIGN = -666
@@ -127,7 +127,7 @@ def _linked(path: Path, name: str, answer: int) -> bytes:
 
 @functools.cache
 def _linker() -> str:
-    """Return gcc's own linker: gcc before it takes four times as long."""
+    """Return the path of the linker that gcc calls: gcc in front of it takes four times as long."""
     command = ["gcc", "-print-prog-name=ld"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 

@@ -98,7 +98,10 @@ def _remove(root: Path) -> None:
 
 
 def _notes(root: Path) -> None:
-    """Everything that is not an entry."""
+    """
+    Write to a cache what is no entry: a pin, measurements, digests of builders, and what pruning
+    changes.
+    """
     subject = loader(root)
     key = subject.get(CONFIGS[0], ARCH).key
     subject.store.pin(key)
@@ -232,7 +235,10 @@ def _is_durable(call: Call, later: list[Call]) -> bool:
 def _apply(
     tree: dict[str, bytes | None], call: Call, chance: random.Random, *, is_durable: bool
 ) -> None:
-    """Do `call` to `tree`, if what it needs is there."""
+    """
+    Apply a recorded call to `tree`, if the folder that it needs reached the disk; writes that are
+    not durable are cut off at random.
+    """
     path, target = call["paths"][0], call["paths"][-1]
     if os.path.dirname(target) and tree.get(os.path.dirname(target), b"") is not None:
         return  # its folder never reached the disk

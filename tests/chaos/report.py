@@ -56,7 +56,7 @@ class Stage:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing went wrong, and something was done at all."""
+        """Whether no case went wrong, and at least one was tried."""
         return not self.failures and sum(self.counts.values()) > 0
 
     def text(self) -> str:

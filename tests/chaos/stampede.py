@@ -57,7 +57,8 @@ _FAULTS = (
 @dataclass
 class Board:
     """
-    What the processes tell: counts in shared memory, a slot for each, and failures in a file.
+    What processes of the stampede tell: counts in shared memory, a slot for each, and failures in a
+    file.
 
     A slot is written by one process only, or by the one that takes its place when it is killed.
     """
@@ -155,7 +156,10 @@ def _herd(board: Board, root: Path, seconds: float) -> dict[str, int]:
 
 
 def _reap(board: Board, herd: dict[int, int]) -> None:
-    """Wait for the ends of all processes; one that does not end has hung."""
+    """
+    Wait for all processes to end; note one that does not end in time, or that a signal or error
+    ended.
+    """
     until = time.monotonic() + _GRACE_S
     for slot, process in herd.items():
         while (found := os.waitpid(process, os.WNOHANG))[0] == 0:

@@ -115,7 +115,10 @@ BETWEEN: dict[str, tuple[Swap, str]] = {
         "ran, unnoticed until the next read",
     ),
 }
-"""Swaps right after the digests were checked, and what each did before."""
+"""
+Swaps right after the digests were checked, with the outcome of each before jitgen was made safe
+against it.
+"""
 
 AFTER: dict[str, tuple[Swap, str]] = {
     "write into the mapped library": (
@@ -131,7 +134,10 @@ AFTER: dict[str, tuple[Swap, str]] = {
         "ran on local disks, SIGBUS on network file systems",
     ),
 }
-"""What happens below a kernel that is loaded, and what each did before."""
+"""
+Changes to the files of a kernel that is loaded, with the outcome of each before jitgen was made
+safe against it.
+"""
 
 
 def run(_: object = None) -> Stage:
@@ -147,7 +153,7 @@ def run(_: object = None) -> Stage:
 
 
 def _case(stage: Stage, what: str, before: str, work: Callable[[Path], str]) -> None:
-    """Do `work` in a child: it may be killed by a signal."""
+    """Do `work` in a child, since a signal may kill it, and add the outcome to `stage`."""
     with tempfile.TemporaryDirectory() as folder:
         mark, said = Mark(Path(folder)), Path(folder, "said")
         trouble = in_child(lambda: said.write_text(work(Path(folder, "cache"))))
@@ -218,7 +224,10 @@ def _fields(meta: object) -> dict[str, object]:
 
 
 def _stale_quarantine(root: Path) -> str:
-    """Who failed to load an entry sets a good newer one aside."""
+    """
+    Let a process that failed to load an entry quarantine its key, under which there is a newer,
+    good entry: that must stay.
+    """
     store = fill(root, 1)
     entry = loader(root).get(CONFIG, ARCH).entry
     store.remove(entry.key)

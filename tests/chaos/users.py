@@ -70,7 +70,9 @@ def _entry(root: Path) -> Path:
 
 
 def _parent_of_theirs(root: Path) -> None:
-    """They own a parent and have put a root there that belongs to the victim: an old one, say."""
+    """
+    Give the root's parent to the attacker, while the root belongs to the victim: an old one, say.
+    """
     os.chown(root.parent, ATTACKER, ATTACKER)
 
 
@@ -156,7 +158,7 @@ REFUSED: dict[str, Situation] = {
     "a parent of theirs with the sticky bit": _sticky_parent_of_theirs,
     "a parent that everybody may write to": _open_parent,
 }
-"""The root is refused, with an error of one line."""
+"""Situations in which the root is refused, with an error of one line."""
 
 SET_ASIDE: dict[str, Situation] = {
     "a shard of theirs": _shard_of_theirs,
@@ -168,7 +170,10 @@ SET_ASIDE: dict[str, Situation] = {
     "a library that everybody may write to": _open_library,
     "a record of theirs": _record_of_theirs,
 }
-"""Below the root: nothing of it is loaded, with a warning of one line; the kernel is compiled."""
+"""
+Situations below the root in which nothing of others is loaded: there is a warning of one line, and
+the kernel is compiled.
+"""
 
 
 def run(_: object = None) -> Stage:

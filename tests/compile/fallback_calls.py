@@ -19,7 +19,7 @@ N, K = 24, 40
 
 
 def ranked(rows: int) -> list[GroupedGemmConfig]:
-    """What may serve two groups of `rows` rows, best first."""
+    """Return the configs that may serve two groups of `rows` rows, best first."""
     problem = GroupedGemmProblem(
         layout=Layout.RAGGED,
         groups=2,
@@ -39,7 +39,10 @@ NEIGHBOUR, WANTED = ranked(FEW)[0], ranked(MANY)[0]
 
 @cache
 def tensors(rows: int) -> tuple[torch.Tensor, ...]:
-    """Operands of small integers, row ends, and the product: every bit of it must come out."""
+    """
+    Return a and b of small integers, the ends of the rows of both groups, and the product, of which
+    every bit must come out.
+    """
     torch.manual_seed(rows)
     a = torch.randint(-4, 5, (2 * rows, K)).float()
     b = torch.randint(-4, 5, (2, N, K)).float()
@@ -68,13 +71,13 @@ def settle() -> None:
 
 
 def later() -> set[str]:
-    """The keys of what is tried again in a while."""
+    """Return the keys of the kernels that are only to be tried again after a wait."""
     queue = list(current.get().loader.background._queue)
     return {want.spec.key for when, want in queue if when > time.monotonic() + 1}
 
 
 def serving() -> set[GroupedGemmConfig]:
-    """The configs whose launches are remembered."""
+    """Return the configs whose launches the session remembers."""
     return {each.config for launches in current.get().memo.values() for each in launches}
 
 

@@ -115,18 +115,19 @@ class Mistake:
     A mistake in the source of one kernel or both.
 
     Attributes:
-        name: What it is.
+        name: Description of the mistake.
         old, new: The text, and what stands there instead.
         found: What must be found: the beginning of a finding, and a part of it.
-        modes: That find it.
+        modes: Modes of the emulator that find it.
         counts: Tokens of the devices.
-        ops: The kernels, one after the other.
-        scenario: What happens, of so many devices; None: none is late.
-        hidden: Columns.
+        ops: Operations in whose kernel it is made, one after the other.
+        scenario: Returns the arguments of `Layer` for a number of devices, some of which are late;
+            None: none is late.
+        hidden: Columns of a token.
         pauses: A device that takes tokens late; None: none does.
         of_experts: Whether rows of experts travel.
-        replays: Rounds.
-        most_devices: On more it is none, or the emulator takes minutes.
+        replays: Number of rounds.
+        most_devices: Most devices: on more it is no mistake, or the emulator takes minutes.
     """
 
     name: str
@@ -147,7 +148,10 @@ class Mistake:
         return self.name
 
     def found_in(self, op: str, devices: int | None = None) -> list[str]:
-        """Make it in a kernel, and return what is found on so many devices, or as few as do."""
+        """
+        Make the mistake in the kernel of `op`, and return what is found on `devices` devices, or if
+        None on as few as show it.
+        """
         edits = {op: (self.old, self.new)}
         if self.scenario is None:
             counts = of_devices(self.counts, devices or len(self.counts))
@@ -161,7 +165,7 @@ class Mistake:
         return layer.found(self.modes, time_limit_s=20 if self.found[0] == "fault" else 120)
 
     def is_in(self, found: list[str]) -> bool:
-        """Say whether it was found as it must be."""
+        """Return whether `found` has the finding that the mistake must have."""
         kind, part = self.found
         return any(text.startswith(kind) and part in text for text in found)
 
@@ -172,7 +176,7 @@ def cases_of(mistakes: Iterable[Mistake]) -> list[tuple[Mistake, str]]:
 
 
 def cases_on_more(mistakes: Iterable[Mistake]) -> list[tuple[Mistake, str, int]]:
-    """Return these on 4 and on 8 devices."""
+    """Return each mistake with each of its kernels, on 4 and on 8 devices."""
     return [
         (mistake, op, devices)
         for mistake, op in cases_of(mistakes)
@@ -404,8 +408,8 @@ MASKING_MISTAKES = [
             "    if wait.number > 0:\n        send", _WRONG, scenario=one_ends_late, ops=_COMBINE),
 ]  # fmt: skip
 """
-Of kernels that mask. Left out is what does no harm: tokens that are sent to a masked rank, which
-has read its note before it takes them, and signs that are given to one.
+Mistakes in kernels that mask ranks. Left out are those that do no harm: tokens that are sent to a
+masked rank, which has read its note before it takes them, and signs that are given to one.
 """
 
 _HEADS = """        heads = take_heads(rows, inbox, state, wait, (rank, ranks), token)
@@ -465,4 +469,4 @@ EXPERT_MISTAKES = [
             "for place in cutlass.range(0, inverse.shape[1], LOADS // 4", _WRONG, counts=(6, 6),
             **_OF_EXPERTS),
 ]  # fmt: skip
-"""Of kernels of rows of experts, which have their own waits."""
+"""Mistakes in `combine_ranks` of rows of experts, which has waits of its own."""

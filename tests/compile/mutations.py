@@ -148,4 +148,4 @@ setp.OF.u32 some, thread, 31;
 @some \\1
 }"""
 FIRST_WARP, OTHER_WARPS = _SOME_WARPS.replace("OF", "le"), _SOME_WARPS.replace("OF", "gt")
-"""What `swap` replaces an instruction by, to leave it to the first warp, or to others."""
+"""Replacements for `swap` that leave an instruction to the first warp, or to the others."""

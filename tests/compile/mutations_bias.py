@@ -42,4 +42,4 @@ BIAS = (
         "ld.shared",
     ),
 )
-"""Of a kernel with a bias and split_k."""
+"""Mistakes in a kernel with a bias and split_k."""

@@ -13,7 +13,7 @@ _GIVE_A = (
     ("def load_early(schedule, loads, b):", "def load_early(schedule, loads, a, b):"),
     ("load_early(schedule, loads, b)\n", "load_early(schedule, loads, a, b)\n"),
 )
-"""What hands a over to where it is loaded too early."""
+"""Edits that hand a over to the function that loads b early, so that a mistake can load a there."""
 
 _WAIT = "cute.arch.griddepcontrol_wait()\n"
 _TOO_EARLY = "before griddepcontrol.wait"
@@ -101,4 +101,4 @@ EARLY = (
         "-8464 bytes pending",
     ),
 )
-"""Waits for the kernel in front that are missing, and stages that are filled wrongly."""
+"""Mistakes: waits for the kernel in front that are missing, and stages that are filled wrongly."""

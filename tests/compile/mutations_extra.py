@@ -71,4 +71,4 @@ EXTRA = (
         "wrong",
     ),
 )
-"""In a kernel whose tiles have 192 rows, and up to 16 more."""
+"""Mistakes in a kernel whose tiles have 192 rows, and up to 16 more."""

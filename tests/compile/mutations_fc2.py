@@ -12,12 +12,12 @@ def _fc2(name: str, edit: Edit, kind: str, *names: str) -> Mutation:
 
 
 def _many(name: str, edit: Edit, kind: str, *names: str) -> Mutation:
-    """Return a mistake in the same kernel that only many experts show."""
+    """Return a mistake in a kernel with the experts along K that only many experts show."""
     return Mutation(name=name, program="FC2, many experts", edit=edit, kind=kind, names=names)
 
 
 def _few(name: str, edit: Edit, kind: str, *names: str) -> Mutation:
-    """Return a mistake in the same kernel that tiles of a single chunk show."""
+    """Return a mistake in a kernel with the experts along K that tiles of a single chunk show."""
     return Mutation(name=name, program="FC2, few experts", edit=edit, kind=kind, names=names)
 
 

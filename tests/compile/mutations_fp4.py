@@ -152,4 +152,4 @@ VALUES = (
 )
 
 PREPACKED = (*LOADS, *MATRICES, *VALUES)
-"""In kernels for prepacked weights."""
+"""Mistakes in kernels for prepacked weights."""

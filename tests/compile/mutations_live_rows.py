@@ -45,4 +45,7 @@ LIVE_ROWS = (
         "bytes pending",
     ),
 )
-"""In a kernel whose tiles are loaded and multiplied with a quarter, half or all of their rows."""
+"""
+Mistakes in a kernel whose tiles are loaded and multiplied with a quarter, half or all of their
+rows.
+"""

@@ -201,7 +201,9 @@ EDITS: dict[str, tuple[str, str]] = {
         "",
     ),
 }
-"""By what is wrong then, a text of a kernel that occurs once, and what stands there instead."""
+"""
+By the description of each mistake: a text that the kernel's source has once, and what replaces it.
+"""
 
 MISTAKES = [
     Mutation(name=name, program="layer", edit=rewrite(edit), kind="wrong", of_source=True)

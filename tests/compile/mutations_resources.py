@@ -68,4 +68,4 @@ RESOURCES = (
         LOAD,
     ),
 )
-"""What the launch and the machine have, and the kernel does not heed."""
+"""Mistakes in which a kernel does not heed the limits of the launch and the machine."""

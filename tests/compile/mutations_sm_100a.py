@@ -95,7 +95,7 @@ JUDGED = {
     ),
 }
 """
-What is right all the same: a name; the kernel, the text and what stands there instead; and why.
+Edits that are no mistakes: by name the kernel, the text, what replaces it, and why it is right.
 
 They stay in the templates: the reasons hold for these kernels as they are, not for each change.
 """

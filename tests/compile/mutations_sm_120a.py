@@ -102,8 +102,8 @@ JUDGED = {
     ),
 }
 """
-What is right all the same, or what the emulator cannot see: a name; the kernel, the text and what
-stands there instead; and why.
+Edits that are no mistakes, or that the emulator cannot see: by name the kernel, the text, what
+replaces it, and why.
 """
 
 

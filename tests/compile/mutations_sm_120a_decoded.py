@@ -63,7 +63,7 @@ DECODING = (
     ),
     source(DECODED, "sums of bf16 begin with those before", "wrong", ("    sums.fill(0.0)\n", "")),
 )
-"""What weights become."""
+"""Mistakes in the values that weights are decoded to."""
 
 FACTORS = (
     source(
@@ -127,7 +127,7 @@ FACTORS = (
         ("[part_n * 2 + i][place % 4]", "[i][place % 4]"),
     ),
 )
-"""With which scales."""
+"""Mistakes in the scales that weights are multiplied with."""
 
 TOKENS = (
     source(
@@ -188,7 +188,7 @@ TOKENS = (
         ),
     ),
 )
-"""And what meets which tokens."""
+"""Mistakes in the tokens that weights are multiplied with."""
 
 TAILS_OF_WEIGHTS = (
     source(
@@ -198,4 +198,4 @@ TAILS_OF_WEIGHTS = (
         ("mask if k * SCALE_WORDS + i == last else Int32(-1)", "Int32(-1)"),
     ),
 )
-"""What shows only where scales that no value of K has are NaN."""
+"""Mistakes that show only where scales that no value of K has are NaN."""

@@ -136,7 +136,7 @@ OPERANDS = (
         swap("mma.sync...{(#), 0};", "3", count=1),
     ),
 )
-"""What instructions multiply."""
+"""Mistakes in the operands of instructions."""
 
 SCALES = (
     source(
@@ -253,7 +253,7 @@ SCALES = (
         ("scales.alpha[work.group]", "scales.alpha[0]"),
     ),
 )
-"""With which scales."""
+"""Mistakes in the scales of instructions."""
 
 PROMOTION = (
     source(
@@ -323,7 +323,7 @@ PROMOTION = (
         ("work.row // 4 * 4)", "work.row)"),
     ),
 )
-"""And how sums are promoted."""
+"""Mistakes in how sums are promoted."""
 
 TAILS = (
     source(
@@ -339,4 +339,4 @@ TAILS = (
         ("    last = (num_places + 3) // 4 - 1\n", "    last = (num_places + 3) // 4\n"),
     ),
 )
-"""What shows only where scales that no value of K has are NaN: see `spoiled`."""
+"""Mistakes that show only where scales that no value of K has are NaN: see `spoiled`."""

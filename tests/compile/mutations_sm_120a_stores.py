@@ -126,7 +126,7 @@ STORES = (
         swap("stmatrix.sync.aligned.m8n8.x2(.trans).shared", ""),
     ),
 )
-"""How sums leave."""
+"""Mistakes in how sums are stored."""
 
 TILES = (
     source(
@@ -175,4 +175,4 @@ TILES = (
         ("live = place + 1 if belongs", "live = place if belongs"),
     ),
 )
-"""Which tiles there are."""
+"""Mistakes in the number and the places of tiles."""

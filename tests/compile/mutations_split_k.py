@@ -76,4 +76,4 @@ EXCHANGE = (
         "mbarrier.arrive.shared::cluster",
     ),
 )
-"""Of a kernel with split_k."""
+"""Mistakes in a kernel with split_k."""

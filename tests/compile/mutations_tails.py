@@ -129,4 +129,4 @@ TAILS = (
         "wrong",
     ),
 )
-"""In a kernel with a block of 64 rows for each of two warpgroups."""
+"""Mistakes in a kernel with a block of 64 rows for each of two warpgroups."""

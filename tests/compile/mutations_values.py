@@ -133,7 +133,7 @@ TRANSACTIONS = (
         "open_stage",
     ),
 )
-"""Bytes, arrivals, receivers, parities and places in a pipeline."""
+"""Mistakes in bytes, arrivals, receivers, parities and places in a pipeline."""
 
 ADDRESSES = (
     ragged("a descriptor starts in the wrong place", swap("or.b32 %r#, %r#, (4);", "2"), "wrong"),
@@ -261,7 +261,7 @@ ADDRESSES = (
         "group_at",
     ),
 )
-"""Descriptors, coordinates, pointers, and unwritten memory."""
+"""Mistakes in descriptors, coordinates and pointers, and reads of unwritten memory."""
 
 ROWS = (
     Mutation(
@@ -274,4 +274,4 @@ ROWS = (
         of_source=True,
     ),
 )
-"""Rows that are not the group's."""
+"""Mistakes that store or read rows that are not the group's."""

@@ -7,7 +7,7 @@ from tests.compile.mutations import WAIT, Edit, Mutation, drop, rewrite, swap
 
 
 def _wgrad(name: str, edit: Edit, kind: str, *names: str, of_source: bool = False) -> Mutation:
-    """Return a mistake in such a kernel."""
+    """Return a mistake in a kernel of `grouped_gemm_wgrad`."""
     return Mutation(
         name=name, program="wgrad", edit=edit, kind=kind, names=names, of_source=of_source
     )

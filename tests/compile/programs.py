@@ -63,10 +63,12 @@ class Program:
 
 
 class Programs:
-    """Programs by what they are called, each compiled when it is first asked for."""
+    """Programs by their names, each compiled when it is first asked for."""
 
     def __init__(self, wanted: dict[str, tuple[str, Any]]) -> None:
-        """Of a kernel's name and sizes for each."""
+        """
+        Make the programs of `wanted`: for each name, that of a kernel and the sizes of its problem.
+        """
         self._wanted = wanted
         self._kernels: dict[str, tuple[Source, Artifact]] = {}
         self._found: dict[str, Program] = {}

@@ -66,7 +66,10 @@ $END:
 ret;
 }
 """
-"""The tokens of a round: `base`, and the number of the round in each mantissa."""
+"""
+PTX of a kernel that writes the tokens of a round: `base`, and the number of the round in each
+mantissa.
+"""
 
 
 STALL = """
@@ -96,7 +99,9 @@ $END:
 ret;
 }
 """
-"""Nothing, until the time is over in one round."""
+"""
+PTX of a kernel that in one round does nothing for `ns` nanoseconds, and in others ends at once.
+"""
 
 
 class Stall(NamedTuple):
@@ -117,9 +122,9 @@ class Whom(NamedTuple):
     How a rank was masked.
 
     Attributes:
-        step: The operation that waited for it.
-        number: The round.
-        was_told: Whether that rank had masked this one before.
+        step: The operation that waited for the rank in vain.
+        number: Number of the round.
+        was_told: Whether the masked rank had masked the other one before.
     """
 
     step: str
@@ -305,7 +310,10 @@ class Layer:
         ]
 
     def _sums(self, rank: int, x: Tensor) -> Tensor:
-        """Return bits of the results of a device; x are those of the tokens of all."""
+        """
+        Return the bits of the results that a device must have; x has the bits of all devices'
+        tokens.
+        """
         if not self.of_experts:
             return self.x[rank]
         values, first = x.view(torch.bfloat16).float(), rank * self.room
@@ -313,7 +321,10 @@ class Layer:
         return both[first : first + len(self.ids[rank])].bfloat16().view(torch.int16)
 
     def _link(self, rank: int, name: str) -> dict[str, Tensor]:
-        """Return what a device reaches its peers by, through a window."""
+        """
+        Return the tensors by which a kernel of a device reaches its peers through the window
+        `name`.
+        """
         window = self.windows[name]
         found = {"inbox": window.tensors[rank], "peers": window.table(on=rank)}
         found["state"] = self.states[rank]

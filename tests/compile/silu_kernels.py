@@ -23,11 +23,11 @@ LEGAL = [kind for kind in kinds_of(BLOCKS) if check(kind, Arch.CPU)]
 """Every kind that a CPU computes, with the default tiling, which no CPU has."""
 
 OFTEN = covering(LEGAL, values)
-"""Every value of every field, for every push."""
+"""Few kinds that have every value of every field between them, for every push."""
 
 PAIRS = covering(LEGAL, lambda kernel: combinations(sorted(values(kernel)), 2))
 KERNELS = [*dict.fromkeys([*OFTEN, *PAIRS])]
-"""Those first, then others, so that every two values of two fields occur together."""
+"""Kernels of `OFTEN`, then others, so that every two values of two fields occur together."""
 
 ID = SiluMulQuantizeConfig.to_name
 """How a kernel is named in the name of a case."""

@@ -22,7 +22,7 @@ from tests.emulator.program import EAGER, fragment
 AT = 0
 BARRIER = 1024
 BOX = 2048
-"""Offsets in shared memory of an mbarrier and of a box."""
+"""Offset in shared memory of a box; `BARRIER` is that of an mbarrier."""
 
 
 class Bench:
@@ -31,7 +31,7 @@ class Bench:
 
     Attributes:
         f: All threads of CTA 0.
-        one: Its thread 0.
+        one: Thread 0 of CTA 0.
     """
 
     def __init__(self, threads: int = 64, cluster: int = 1, mode: Any = EAGER) -> None:
@@ -116,7 +116,10 @@ class Bench:
     # --- copies ---
 
     def load(self, tensor_map: int, *where: int, f: Fragment | None = None, **options: Any) -> None:
-        """Load a box to `to` (BOX) signalling `signal` (BARRIER), shared addresses."""
+        """
+        Load a box from coordinates `where`, to the shared address `to` (default `BOX`), signalling
+        the mbarrier at `signal` (default `BARRIER`).
+        """
         places = (np.uint32(options.pop("to", BOX)), np.uint32(options.pop("signal", BARRIER)))
         ctas, is_pair = options.pop("ctas", None), options.pop("is_pair", False)
         coordinates = tuple(np.int32(coordinate) for coordinate in where)
@@ -152,5 +155,8 @@ def numbered(*shape: int, dtype: Any = np.uint16) -> NDArray[Any]:
 
 
 def unswizzled(memory: NDArray[np.uint8], bits: int, offset: int = BOX) -> NDArray[np.uint8]:
-    """Return the bytes of a tile at `offset` in its own order, from the bytes that are there."""
+    """
+    Return the bytes of a tile at `offset` in unswizzled order, from the swizzled bytes of shared
+    memory.
+    """
     return memory[np.asarray(swizzled(offset + np.arange(len(memory)), bits)) - offset]

@@ -35,7 +35,9 @@ $later:
 """
 
 USES = "\n    ".join(f"mov.{TYPES[name[:-1]]} %{name}, %{name};" for name in NAMES)
-"""A block that reads every register: what no other block reads is not written back."""
+"""
+PTX of a block that reads every register: a register that no other block reads is not written back.
+"""
 
 
 class Registers(dict):

@@ -19,7 +19,7 @@ from tests.emulator.devices import Host, kernel
 
 GRID, BLOCK = 2, 64
 WORDS = 160
-"""Of a rank's tokens: two CTAs have unequal shares."""
+"""Words of a rank's tokens, so many that two CTAs have unequal shares."""
 
 LIMIT = 2_000_000_000
 """Nanoseconds that a wait lasts."""
@@ -52,7 +52,9 @@ mul.wide.u32 %rd8, %r1, 8;
 add.u64 %rd9, %rd2, %rd8;
 ld.global.b64 %rd10, [%rd9];
 """
-"""%r1: rank, %r2: ranks, %r3: thread, %r5: first word, %r6: round, %rd10: the own inbox."""
+"""
+PTX that sets %r1: rank, %r2: ranks, %r3: thread, %r5: first word, %r6: round, %rd10: the own inbox.
+"""
 
 END = """
 bar.sync 0;
@@ -97,14 +99,14 @@ mad.wide.u32 %rd13, %r11, 4, %rd1;
 ld.global.b32 %r12, [%rd13];
 add.u32 %r12, %r12, %r6;
 """
-"""%r12: a word for all ranks, another one in each round."""
+"""PTX that sets %r12: a word for all ranks, another one in each round."""
 
 LOAD_PART = f"""
 mad.lo.u32 %r13, %r10, {WORDS}, %r11;
 mad.wide.u32 %rd13, %r13, 4, %rd1;
 ld.global.b32 %r12, [%rd13];
 """
-"""%r12: a word for the one rank."""
+"""PTX that sets %r12: a word for rank %r10 alone."""
 
 
 def started(name: str) -> str:
@@ -239,7 +241,7 @@ add.u32 %r3, %r3, {GRID * BLOCK};
 bra $NEXT;
 $END:
 """
-"""Each rank's experts: a token times the rank + 2."""
+"""PTX of the kernel that computes a rank's experts: a token times the rank + 2."""
 
 
 @dataclass

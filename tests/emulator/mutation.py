@@ -13,10 +13,10 @@ WRONG = "wrong result"
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """
-    A mistake.
+    A mistake in the text of a kernel.
 
     Attributes:
-        name: What it is.
+        name: Description of the mistake.
         old, new: The text that it replaces, everywhere, and by what.
         found: What the message must contain, in this order; `WRONG` if the result shows it.
         is_late: Whether only the deferred mode finds it, because eager work is done by chance when

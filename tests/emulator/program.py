@@ -33,12 +33,18 @@ EVERY_MODE = [
     pytest.param(mode, id=mode.name, marks=() if mode in QUICK else pytest.mark.nightly)
     for mode in sorted({*QUICK, *ALL}, key=lambda mode: (mode not in QUICK, mode.name))
 ]
-"""For what is to be found whatever runs first: the quick modes with every push."""
+"""
+Parameters of tests whose findings do not depend on which thread runs first: quick modes with every
+push, others at night.
+"""
 
 
 @dataclass
 class FakeProgram:
-    """What the machine needs of a program; one instruction for each block, with the same number."""
+    """
+    The part of a program that the machine needs; each block has one instruction, of the same
+    number.
+    """
 
     functions: Sequence[Callable[[Fragment], Any]]
     whole_warp: Sequence[bool]
@@ -105,7 +111,10 @@ def run_ptx(body: str, threads: int = 32, cluster: int = 1, **options: Any) -> R
 
 
 def found_by(body: str, mode: Mode, threads: int = 32, cluster: int = 1) -> list[str]:
-    """Return what is found in a kernel as `run_ptx` runs it, the fault that ended it among it."""
+    """
+    Return what is found in a kernel as `run_ptx` runs it; a fault that ends the kernel is the last
+    finding.
+    """
     run = _prepare(body, threads, cluster, {"mode": mode})
     try:
         run.machine.run()

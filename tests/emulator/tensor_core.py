@@ -55,7 +55,7 @@ class Watched(Program):
     """A program that writes every register back, so that tests can read it."""
 
     def is_private(self, register: str) -> bool:
-        """Say that other blocks use it, too."""
+        """Return False: every register counts as used by other blocks, too."""
         return False
 
 
@@ -110,7 +110,7 @@ class Kernel:
         self.cluster.ctas[rank].tensor.put(cells, words)
 
     def run(self) -> Kernel:
-        """Run it; what the test allocated is not freed, which is not what it is about."""
+        """Run the kernel; tensor memory that a test leaves allocated is no finding here."""
         self.machine.run()
         for key in [key for key in self.machine.findings if key[0] == "exit tensor memory"]:
             del self.machine.findings[key]
@@ -220,5 +220,5 @@ def accumulators(kernel: Kernel, n: int, rank: int = 0) -> NDArray[np.float32]:
 
 
 def assert_near(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
-    """Sums of float32 in any order."""
+    """Assert that values are equal up to the error of float32 sums in any order."""
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())

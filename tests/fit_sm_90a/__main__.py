@@ -33,14 +33,17 @@ PARTS = 4
 
 
 def regret(each: Measured, fit: Fit, num_sms: int) -> float:
-    """Return by what part the choice of `fit` is slower than the best candidate."""
+    """
+    Return how much slower the choice of `fit` is than the best candidate, as a part of the best
+    one's time.
+    """
     asked = bucket(each.problem, Arch.SM_90A)
     costs = [cost.predict(asked, config, fit, num_sms).cost for config, _ in each.times]
     return each.regrets[int(np.argmin(costs))]
 
 
 def _plain(now: Fit, device: Device) -> Fit:
-    """Return what all tiles share before a fit: a part of the memory's rate."""
+    """Return the constants that all tiles share before a fit begins."""
     return replace(
         now,
         call_us=3.6,

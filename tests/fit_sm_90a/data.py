@@ -49,12 +49,14 @@ class Measured:
 
     @property
     def regrets(self) -> tuple[float, ...]:
-        """By what part of the shortest time each candidate is slower."""
+        """
+        How much slower each candidate is than the fastest, as a part of the fastest one's time.
+        """
         return tuple(us / self.best - 1 for _, us in self.times)
 
     @property
     def best(self) -> float:
-        """The shortest time."""
+        """The shortest time of a candidate, in microseconds."""
         return min(us for _, us in self.times)
 
 

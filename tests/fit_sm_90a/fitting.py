@@ -29,16 +29,16 @@ from tests.fit_sm_90a.data import Measured
 from tests.fit_sm_90a.points import Constants, Points, key_of
 
 FAR = 1.3
-"""Times this much longer than the best are far behind."""
+"""Factor by which a time must be longer than the best to be far behind."""
 
 SOFT = 0.05
-"""An error this large begins to count by its size, not its square."""
+"""Relative error from which on errors count by their size, below by their square."""
 
 STEPS, RATE = 150, 0.03
-"""How many, and how far each number goes at most in one."""
+"""Number of steps of Adam, and the most that each number changes in one."""
 
 HEAT = 0.02
-"""Candidates that are predicted so much slower than the first get 1/e of its part."""
+"""Candidates that are predicted slower than the first by this part have 1/e of its weight."""
 
 CHOSEN, CHOSEN_REAL, SHARED = 100.0, 30.0, 0.4
 """
@@ -47,10 +47,10 @@ with real rows; by what all candidates of a problem are off.
 """
 
 HELD = 0.01
-"""How firmly constants are held to the first ones."""
+"""Weight of the distance of constants from the first ones."""
 
 MOST_LOST = 1.0
-"""More than twice the best time is no worse than that."""
+"""Loss beyond which a choice is no worse: times above twice the best count as twice."""
 
 
 def first(fit: Fit, keys: Sequence[Any]) -> Fit:
@@ -117,7 +117,7 @@ class _Problems:
         self._want, self._is_near = np.log(np.minimum(times, far)), times < far
 
     def slope(self, at: Any) -> Any:
-        """Return by how much it gets worse with each number."""
+        """Return the derivative of the error by each number."""
         count = len(self._sum(self._lost))
         have = self._real.predicted(at)
         pull = self._compared(have) + CHOSEN_REAL * self._softened(have)
@@ -129,7 +129,9 @@ class _Problems:
         return found / count
 
     def _sum(self, numbers: Any) -> Any:
-        """Return the sum of each problem's candidates."""
+        """
+        Return the sums of `numbers`, one of each candidate, over the candidates of each problem.
+        """
         return np.bincount(self._of, numbers)
 
     def _compared(self, have: Any) -> Any:

@@ -19,7 +19,7 @@ COMMON = (
     *("cold_us", "unshared", "tail", "tail_row"),
 )
 OF_TILE = len(fields(Speed))
-"""Constants of each tile."""
+"""Number of constants of each tile."""
 
 _WIDTHS = {
     "call_us": 0.3,
@@ -58,7 +58,10 @@ class Constants:
         return len(COMMON) + OF_TILE * len(self.keys)
 
     def key_at(self, column: int) -> Any:
-        """Return the tile of a number; None of those that all tiles share."""
+        """
+        Return the tile to which the number in `column` belongs; None for those that all tiles
+        share.
+        """
         tile = (column - len(COMMON)) // OF_TILE
         return self.keys[tile] if column >= len(COMMON) else None
 

@@ -39,10 +39,10 @@ from jitgen.parallel.windows import Windows
 from jitgen.settings import settings
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 7168, 2048, 256, 8
-"""DeepSeek-V3's."""
+"""Sizes of a layer of DeepSeek-V3."""
 
 TOKENS = (1, 8, 16, 32, 64, 128)
-"""Of each rank."""
+"""Numbers of tokens of each rank."""
 
 SMALL = jitgen.MoEConfig(hidden=1024, intermediate=512, experts=16, top_k=4)
 LARGE = jitgen.MoEConfig(hidden=HIDDEN, intermediate=INTERMEDIATE, experts=EXPERTS, top_k=TOP_K)
@@ -51,7 +51,7 @@ TILINGS = [
     Tiling(threads=threads, ctas=ctas)
     for threads, ctas in ((128, 128), (256, 128), (512, 128), (256, 64), (512, 64), (512, 32))
 ]
-"""Of which the wire's times are compared."""
+"""Tilings of which the wire's times are compared."""
 
 REPLAYS = 15
 
@@ -91,13 +91,13 @@ def tokens_of(config: jitgen.MoEConfig, count: int, seed: int) -> tuple[Tensor, 
 
 
 def log(rank: int, *words: object) -> None:
-    """Print on one rank."""
+    """Print `words` on rank 0 alone."""
     if rank == 0:
         print(*words, flush=True)
 
 
 def slowest(value: float) -> float:
-    """Return the largest of all ranks' values."""
+    """Return the largest of all ranks' values, on every rank."""
     found = torch.tensor([value], device="cuda")
     dist.all_reduce(found, op=dist.ReduceOp.MAX)
     return found.item()
@@ -122,7 +122,7 @@ def captured(call: Callable[[], object], calls: int) -> torch.cuda.CUDAGraph:
 
 
 def time_of(call: Callable[[], object]) -> float:
-    """Return the microseconds of a call."""
+    """Return the time of a call in microseconds."""
     return 1e6 * statistics.median(times_of(call, REPLAYS, torch.device("cuda")))
 
 

@@ -33,10 +33,10 @@ from tests.gpu.expert_parallel import (
 from tests.unit.test_expert_maps import placed, zipf
 
 MOST = 9
-"""Tokens of a rank, of the small layer."""
+"""Most tokens of a rank in the small layer."""
 
 MANY = 1024
-"""Of the large one."""
+"""Tokens of a rank in the large layer."""
 
 
 def moves(rank: int, ranks: int, rounds: int = 20) -> None:

@@ -125,11 +125,11 @@ class Call:
 
     @property
     def active(self) -> int:
-        """How many experts are chosen."""
+        """The number of different experts that the tokens chose."""
         return len(set(self.ids.flatten().tolist()))
 
     def arguments(self) -> tuple[Any, ...]:
-        """Return what a kernel takes."""
+        """Return the arguments of a kernel."""
         w = self.weights
         sms = torch.cuda.get_device_properties(0).multi_processor_count
         return (
@@ -198,7 +198,9 @@ def stamping(config: MoeDecodeConfig) -> Any:
 
 
 def phases(kernel: Any, before: Call, call: Call, flush: Tensor) -> dict[str, str]:
-    """Return when all CTAs were at each stamp: median and last, in microseconds of the first."""
+    """
+    Return when all CTAs were at each stamp: median and last, in microseconds since the first stamp.
+    """
     rows = []
     warpgroups = 4
     for _ in range(5):

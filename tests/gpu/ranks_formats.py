@@ -27,14 +27,14 @@ from tests.gpu.ranks_modes import Blank
 from tests.moe_cases import FORMATS, _quantised
 
 MOST = 9
-"""Tokens of a rank."""
+"""Most tokens of a rank."""
 
 TOP_KS = (1, 4, 8, 16)
 NUMERICS = (None, "invariant")
 ROUNDS = 4
 
 MORE = 1.05
-"""How many times the error of one device ranks may have."""
+"""Limit of the error of ranks, in parts of the error of one device."""
 
 LIMIT_S = 20.0
 
@@ -42,7 +42,7 @@ LIMIT_S = 20.0
 @dataclass(frozen=True, slots=True)
 class Place:
     """
-    A rank.
+    One rank, with what it needs to connect and to draw tokens.
 
     Attributes:
         rank: Its number.
@@ -73,7 +73,7 @@ class Place:
         return tuple(each.to(self.device) for each in (x, weights, ids.int(), shared))
 
     def total(self, values: Tensor) -> list[float]:
-        """Return the sums over ranks."""
+        """Return the sums of `values` over all ranks."""
         every = values.double().to(self.device)
         dist.all_reduce(every)
         found: list[float] = every.tolist()
@@ -114,7 +114,10 @@ class Replay:
         torch.cuda.synchronize()
 
     def __call__(self, *given: Tensor) -> Tensor:
-        """Return the result for other tensors of the same shapes, which the next replay changes."""
+        """
+        Copy `given` into the tensors of the call, make it or replay it, and return the result,
+        which the next replay changes.
+        """
         for mine, new in zip(self._given, given, strict=True):
             mine.copy_(new)
         if self.graph is None:

@@ -176,7 +176,7 @@ class Blank:
         self.can_mask = "late" in mode
 
     def dispatch(self, *_: Any) -> Any:
-        """Not called."""
+        """Do nothing: plans do not call this."""
 
     combine = check = dispatch
 

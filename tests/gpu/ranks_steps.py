@@ -37,14 +37,14 @@ MODES: dict[str, dict[str, Any]] = {
 """Two layers, each with windows of its own."""
 
 SIZES = (1, 4, MOST)
-"""Of captured graphs: most tokens of a rank."""
+"""Most tokens of a rank in each captured graph."""
 
 CASES = 24
-"""Inputs of each size, and of eager calls."""
+"""Number of inputs of each size, and of eager calls."""
 
 MAPS = 4
 FIRST, EVERY = 200, 4
-"""All of the first calls are checked, and one in so many later."""
+"""The first `FIRST` calls are all checked, later one in `EVERY`."""
 
 BLOCK = 50
 """Steps after which ranks agree on the time."""
@@ -54,10 +54,10 @@ MOVE, TOGETHER = 4, 10
 
 LATE_EVERY_S = 60.0
 WAIT_S, LATE_S = 2.0, 5.0
-"""How long ranks wait that may mask others, and how long one is late."""
+"""Seconds that ranks wait before they mask a late one, and seconds that one is late."""
 
 STALLED, STALL_S = 0.15, 0.05
-"""How often a rank stalls before a call, and for how long at most."""
+"""Probability that a rank stalls before a call, and the most seconds that it stalls."""
 
 TOLERANCE = 5e-3
 GROWTH = 64 << 20
@@ -264,7 +264,10 @@ class Soak:
         log(rank, f"soak: rank {who} was late, 5 calls since then {1e3 * spent:.1f} ms; all again")
 
     def memory(self) -> tuple[int, int]:
-        """Return the bytes that torch has allocated, and those in use on the device, or here."""
+        """
+        Return the bytes that torch has allocated on the GPU, and those in use there; without a GPU
+        0 and the memory of this process.
+        """
         gc.collect()
         self.place.synchronize()
         if not self.place.is_gpu:
@@ -275,7 +278,7 @@ class Soak:
         return torch.cuda.memory_allocated(), every - free
 
     def now(self, begin: float) -> float:
-        """Return the first rank's seconds since then, on every rank."""
+        """Return the first rank's seconds since `begin`, on every rank."""
         passed = torch.tensor([time.monotonic() - begin], device=self.place.device)
         dist.broadcast(passed, 0)
         return passed.item()

@@ -38,7 +38,7 @@ SCALED_SHAPES = [
     (256, 192, 2, 1, 2),
     (256, 256, 2, 1, 1),
 ]
-"""The same where scales take columns of tensor memory, too."""
+"""Shapes as in `SHAPES`, where scales take columns of tensor memory, too."""
 
 SCALED_TYPES = [
     ("e4m3", "e4m3", "mx32"),
@@ -57,7 +57,10 @@ OTHER_TYPES = [
 """Types of a and b, scales, type of the output, and a shape."""
 
 ACCUMULATOR_BITS = {DType.E4M3: 12, DType.E2M1: 12}
-"""What `verify` allows for: as on Hopper, for what Blackwell's tensor cores keep is not known."""
+"""
+Bits of accumulators that `verify` assumes, by type of a: as on Hopper, because those of Blackwell's
+tensor cores are not known.
+"""
 
 
 def _config(

@@ -29,18 +29,21 @@ SHAPES = [
     (64, 64, 128),
     (128, 128, 128),
 ]
-"""Tokens, weights and depth: for every layout."""
+"""Tokens, weights and depth of tiles, for every layout."""
 
 HEIGHTS = range(8, 129, 8)
 """Tokens of tiles that ragged groups may have."""
 
 DEEP = [(8, 64, 512), (8, 128, 256), (16, 128, 256), (32, 128, 256)]
-"""For scales that instructions apply to weights of four bits."""
+"""
+Tokens, weights and depth of tiles, where instructions apply the scales of weights of four bits.
+"""
 
 ACCUMULATOR_BITS = {DType.BF16: 16, DType.E4M3: 18, DType.E2M1: 18}
 """
-What `verify` allows for: public measurements of such GPUs find about 21 bits beside the largest
-product of a step. Of bf16, which takes twice as many steps, as on Hopper.
+Bits of accumulators that `verify` assumes, by type of a: public measurements of such GPUs find
+about 21 bits beside the largest product of a step. Of bf16, which takes twice as many steps, as on
+Hopper.
 """
 
 

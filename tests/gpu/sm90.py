@@ -34,9 +34,10 @@ SHAPES = [
 
 ACCUMULATOR_BITS = {DType.E4M3: 12, DType.E4M3X2: 12, DType.BF16: 16, DType.F16: 16}
 """
-What `verify` allows for. Hopper's FP8 tensor cores keep about 13 bits beside the largest product of
-a step. Sums of bf16 and f16 stay there over all of K, and each step of 16 may round: this allows
-for the 537 steps of the longest test, and one product left out of its sums would still show.
+Bits of accumulators that `verify` assumes, by type of a. Hopper's FP8 tensor cores keep about 13
+bits beside the largest product of a step. Sums of bf16 and f16 stay there over all of K, and each
+step of 16 may round: this allows for the 537 steps of the longest test, and one product left out of
+its sums would still show.
 """
 
 SPLIT_SHAPES = [(64, 32, 2), (64, 64, 2), (64, 128, 4), (128, 64, 2)]
@@ -120,7 +121,7 @@ OF_N_MAJOR = [
         ("f16", "tensor", "f16", (128, 192, 2, 1)),
     )
 ]
-"""Columns of b in swizzles of 128, 64 and 32 bytes."""
+"""Kernels of N-major b, with columns in swizzles of 128, 64 and 32 bytes."""
 
 OF_EARLY = [
     GroupedGemmConfig(
@@ -133,7 +134,10 @@ OF_EARLY = [
     for scales in FLOAT_SCALES
     for n in (64, 128)
 ]
-"""What chains ask for; b and groups of a test are there before the last kernel in front begins."""
+"""
+Kernels that chains ask for: b and groups of a test are there before the last kernel in front
+begins.
+"""
 
 _BIASED = Epilogue(bias=True)
 
@@ -142,7 +146,9 @@ OF_BIASED = [
     for number, config in enumerate((*OF_FP8_TO_BF16, *OF_OTHER_TYPES, *OF_N_MAJOR, *OF_EARLY))
     if number % 7 == 0
 ]
-"""Some of everything, with a bias: each layout, kind of scales, parts of K, early b."""
+"""
+Every seventh of the kernels above, with a bias: each layout, kind of scales, parts of K, early b.
+"""
 
 PREPACKED = [
     config if types.out_dtype is DType.BF16 else replace(config, epilogue=_BIASED)
@@ -151,6 +157,9 @@ PREPACKED = [
     for number, config in enumerate(candidates(Arch.SM_90A, layout, types))
     if types.out_dtype is DType.BF16 or number == 0
 ]
-"""What may be chosen for prepacked weights; of results of other types one each, with a bias."""
+"""
+Kernels that may be chosen for prepacked weights; of results that are not bf16 one each, with a
+bias.
+"""
 
 CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES, *OF_N_MAJOR, *OF_EARLY, *OF_BIASED]

@@ -15,7 +15,7 @@ from tests.covering import covering
 from tests.mutants.mutant import Mutant
 
 TIME_LIMIT_S = 30
-"""For one mode of one problem: a wrong bound may make a loop endless."""
+"""Seconds for one mode of one problem: a wrong bound may make a loop endless."""
 
 
 def judged(name: str, op: str, arch: str, mutant: Mutant) -> tuple[str, str]:

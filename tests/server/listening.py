@@ -29,10 +29,10 @@ WAITING = "1" * 64
 
 class Listening:
     """
-    One of them.
+    A service that listens in a test's loop.
 
     Attributes:
-        service: It.
+        service: The service.
         port: Where it listens.
         state: Its connections, as uvicorn counts them.
         tokens: Texts of two tokens, each good for all reads and compiles.
@@ -112,13 +112,13 @@ async def listening(folder: Path, **limits: Any) -> AsyncIterator[Listening]:
 
 
 def order() -> Order:
-    """Return what that job is to make."""
+    """Return the order of the job that waits for ever."""
     named = {"key": WAITING, "name": "kernel", "arch": "cpu", "pool": "default", "token": "one"}
     return Order(**named, config={}, trace="")
 
 
 def job_of(service: Service) -> Job:
-    """Return the job that waits."""
+    """Return the job that waits for ever."""
     found = service.queue.find(WAITING)
     assert found is not None
     return found

@@ -82,8 +82,8 @@ class Running:
 
     def start(self, descriptors: int = 0, until: str = "/readyz") -> None:
         """
-        Start it, with so many descriptors where a number is given; wait until the path `until`
-        answers well.
+        Start the service, with `descriptors` file descriptors unless that is 0; wait until the path
+        `until` answers well.
         """
         begin = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
@@ -112,7 +112,7 @@ class Running:
         raise AssertionError(f"the service does not start: {self.log.read_text()[-2000:]}")
 
     def reload(self) -> None:
-        """Have it read its files again, and wait until it says that it has."""
+        """Have the service read its files again, and wait until it says that it has."""
         assert self.process is not None
         before = len([e for e in self.events() if e["event"] == "reloaded"])
         self.process.send_signal(signal.SIGHUP)
@@ -123,13 +123,13 @@ class Running:
         raise AssertionError("it does not say that it read its files again")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end; returns the exit code."""
+        """Send signal `number` to the service and wait for its end; return the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(60)
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the log's lines."""
+        """Return the lines of the service's log."""
         found = []
         for line in self.log.read_bytes().splitlines():
             with suppress(ValueError):  # one that is being written

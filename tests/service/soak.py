@@ -144,7 +144,7 @@ class Soak:
                     os.kill(worker, signal.SIGKILL)
 
     def rotate_key(self) -> None:
-        """Sign with another key soon; what the old one signed goes on counting."""
+        """Let the service sign with a new key; signatures of the old one stay valid."""
         key = PrivateKey.generate()
         self.signers.append(key)
         file = self.service.folder / "key.pem"

@@ -47,5 +47,5 @@ def trust_in(
 
 
 def sealed(*keys: PrivateKey, **changes: Any) -> bytes:
-    """Return the same, signed."""
+    """Return the trust document that `trust_in` makes, signed."""
     return trust_in(*keys, **changes).sealed(ROOT)

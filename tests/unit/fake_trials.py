@@ -20,7 +20,7 @@ VARIABLE = "FAKE_TRIALS"
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named as torch's."""
+    """Stands in for torch's exception of this name."""
 
 
 _RAISED: dict[str, Callable[[str], Exception]] = {

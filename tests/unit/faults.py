@@ -48,7 +48,10 @@ class Plan:
     hits: int = 0
 
     def check(self) -> None:
-        """Fail, or end the process, if it is time."""
+        """
+        Count a call; if it is one of those that fail, raise OSError, or kill the process if
+        `number` is 0.
+        """
         self.count += 1
         if self.count - 1 == self.at or (self.goes_on and self.count - 1 > self.at):
             self.hits += 1

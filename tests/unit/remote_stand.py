@@ -53,13 +53,13 @@ def entry_of(number: int, *keys: PrivateKey, **changes: Any) -> Entry:
 
 
 def signatures_of(meta: Meta, *keys: PrivateKey) -> bytes:
-    """Return what `keys` say of an entry now."""
+    """Return the ``signatures.json`` of an entry, signed by `keys` now."""
     payload = Statement.of(meta.encode(), "a test").encode()
     return dsse.encode([dsse.seal(PAYLOAD_TYPE, payload, key) for key in keys])
 
 
 def spec_of(entry: Entry) -> Any:
-    """Return what a fake kernel has of a `KernelSpec`."""
+    """Return an object with those attributes of a `KernelSpec` that a fake kernel has."""
     return SimpleNamespace(
         key=entry.key,
         name=entry.meta.name,
@@ -73,8 +73,8 @@ def spec_of(entry: Entry) -> Any:
 class Stand:
     """
     Attributes:
-        folder: For everything.
-        store: A host's.
+        folder: Folder of all hosts and places.
+        store: Store of the host that fetches.
     """
 
     folder: Path

@@ -16,7 +16,7 @@ YEAR = timedelta(days=365)
 
 
 def trust_of(root: PrivateKey, *keys: PrivateKey, **changes: Any) -> Trust:
-    """Return what a trust document says in which `keys` sign from a year ago on, for two."""
+    """Return a trust document in which `keys` sign from a year ago on, for two years."""
     values: dict[str, Any] = {
         "version": 1,
         "issued": NOW - YEAR,
@@ -31,7 +31,7 @@ def trust_of(root: PrivateKey, *keys: PrivateKey, **changes: Any) -> Trust:
 
 
 def sealed(root: PrivateKey, *keys: PrivateKey, **changes: Any) -> SealedTrust:
-    """Return such a document, signed by `root`."""
+    """Return the document of `trust_of`, signed by `root`."""
     return opened(trust_of(root, *keys, **changes).sealed(root))
 
 

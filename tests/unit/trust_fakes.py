@@ -91,12 +91,12 @@ class Host:
 
     @property
     def memory(self) -> Path:
-        """Where the root remembers."""
+        """The file in which the root remembers a trust document."""
         return self.folder / "root" / "v1" / "trust.json"
 
     @property
     def kept(self) -> SealedTrust:
-        """What the root remembers."""
+        """The trust document that the root remembers."""
         return opened(self.memory.read_bytes())
 
     def configure(self, data: bytes) -> None:
@@ -105,7 +105,7 @@ class Host:
         self.file.write_bytes(data)
 
     def process(self) -> Trusted:
-        """Return what a process sees that has just started."""
+        """Return what a new process of the host sees."""
         trusted._seen.clear()
         trusted._looked.clear()
         return Store.open(self.folder / "root", mode=self.mode).trusted  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ class Doc:
 
     @property
     def name(self) -> str:
-        """What is the same in all copies."""
+        """The payload of the document, which is the same in all copies."""
         return str(self.envelope["payload"])
 
     def stripped(self, signers: frozenset[int]) -> Doc:
@@ -53,7 +53,9 @@ class Doc:
         return replace(self, signers=signers, envelope=self.envelope | {"signatures": left})
 
     def data(self, history: Iterable[Doc] = ()) -> bytes:
-        """Return its bytes, with those that are said to lead to it."""
+        """
+        Return the bytes of the document, with `history`, documents that are said to lead to it.
+        """
         before = [one.envelope for one in history]
         return json.dumps(self.envelope | ({"before": before} if before else {})).encode()
 

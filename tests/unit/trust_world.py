@@ -119,7 +119,7 @@ class World:
             self.chance.choice(DAMAGE)(self.host.memory)
 
     def repair(self) -> None:
-        """It is as before."""
+        """Restore what the root remembered before the damage."""
         if self.saved is not None:
             self._clear()
             self.host.memory.write_bytes(self.saved)
@@ -297,7 +297,10 @@ class World:
         return disk, None if self.proc is None else leading(self.proc)
 
     def _take_over(self, before: tuple[Doc | None, Doc | None]) -> None:
-        """After trouble: nothing later was lost, nothing is torn; the model goes on from there."""
+        """
+        After trouble, check that no later document was lost and none is torn; the model goes on
+        from there.
+        """
         disk, proc = before
         if self.saved is None:
             self.disk = None
@@ -334,7 +337,7 @@ class World:
         return one, tuple(history) if self.chance.random() < 0.4 else ()
 
     def _later(self) -> tuple[Doc, tuple[Doc, ...]]:
-        """Return most often a document that will be taken: what is of interest is how."""
+        """Return most often a document that will be taken: the way of taking it is of interest."""
         top = max((x.version for x in self._tops() if x is not None), default=0)
         left = [number for number, one in enumerate(self.line) if one.version > top]
         if not left or self.chance.random() < 0.3:
@@ -363,12 +366,12 @@ class World:
 
 
 class _Late(random.Random):
-    """Chance by which the power fails when all is done."""
+    """Random numbers by which the power fails when all calls are done."""
 
     is_first = True
 
     def randrange(self, start: int, *arguments: int) -> int:  # type: ignore[override]
-        """Return the last number at first."""
+        """Return the largest possible number at the first call, later random ones."""
         if self.is_first:
             self.is_first = False
             return start - 1

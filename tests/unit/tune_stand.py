@@ -35,14 +35,17 @@ class Stand:
         self.script()
 
     def script(self, **actions: Any) -> None:
-        """Say what to do; ``verify_0="hang"`` stands for the model's first candidate."""
+        """
+        Set the script of the fake trials; ``verify_0="hang"`` stands for the model's first
+        candidate.
+        """
         actions = {_key(name): action for name, action in actions.items()}
         (self._folder / "script.json").write_text(json.dumps(actions))
         (self._folder / "calls").write_text("")
 
     @property
     def calls(self) -> list[str]:
-        """What was done since, ``METHOD NAME``, with candidates by their numbers."""
+        """The calls since the script was set, ``METHOD NAME``, with candidates by their numbers."""
         text = (self._folder / "calls").read_text()
         for number, name in enumerate(NAMES):
             text = text.replace(name, str(number))
@@ -63,7 +66,7 @@ def _key(name: str) -> str:
 def compiled(
     configs: list[GroupedGemmConfig], *, arch: Arch, dry_run: bool, **_: Any
 ) -> compiling.PrewarmReport:
-    """Return what prewarming says where every kernel is in the cache."""
+    """Return the report of prewarming if every kernel is in the cache."""
     rows = tuple(
         compiling.PrewarmRow(
             config=config,

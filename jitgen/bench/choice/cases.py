@@ -48,7 +48,7 @@ class Routing:
     Attributes:
         kind: See `Kind`.
         amount: How uneven the distribution is; `Kind` gives the meaning for each kind.
-        seed: The same one gives the same rows.
+        seed: Seed of random distributions: the same one gives the same rows.
     """
 
     kind: Kind

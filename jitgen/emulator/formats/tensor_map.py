@@ -56,7 +56,7 @@ class ElementType:
     Element type of a tensor.
 
     Attributes:
-        name: As in PTX.
+        name: Its name in PTX, "e4m3" for example.
         bits: Bits of an element in global memory.
         padded_bits: Bits of an element in shared memory: more where a copy inserts padding.
         is_float: Whether out-of-bounds elements can be NaN.

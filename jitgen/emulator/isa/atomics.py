@@ -259,7 +259,7 @@ def _in_turn(
         f: The fragment that executes the instruction.
         job: The updates.
         positions: Indices of the updates that are done [m].
-        before: What their places hold before [m].
+        before: Values of their places before [m].
     """
     first, second = job.first[positions], job.second[positions]
     update = job.atomic.update

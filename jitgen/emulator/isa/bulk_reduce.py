@@ -56,8 +56,8 @@ class Reduction:
     An operation on elements of one type.
 
     Attributes:
-        operation: As in PTX, "add" for example.
-        type: As in PTX, "bf16" for example.
+        operation: Its name in PTX, "add" for example.
+        type: The type's name in PTX, "bf16" for example.
         dtype: numpy's type of the elements.
     """
 

@@ -194,7 +194,7 @@ class Issue:
         Copy to shared memory and signal mbarriers.
 
         Args:
-            targets: Where the data goes, and what it signals.
+            targets: CTAs that the data is copied to, each with the mbarrier that it signals.
             place: Place of the data in the shared memory of each target.
             size: Bytes that each barrier counts.
             fetch: Returns the bytes to copy; called when the copy is done.

@@ -64,9 +64,9 @@ def three_way(a: str, b: str, c: str, table: int) -> str:
     Return the expression of any function of three bits, for each bit of three registers.
 
     Args:
-        a: Expression of unsigned integers.
-        b: Likewise.
-        c: Likewise.
+        a: Expression of the first register, unsigned integers.
+        b: Expression of the second.
+        c: Expression of the third.
         table: Bit ``4 a + 2 b + c`` is the result for these inputs.
     """
     if table.bit_count() > 4:

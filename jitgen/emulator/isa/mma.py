@@ -179,7 +179,7 @@ def multiply(
     Args:
         f: Whole warps.
         at: Index of the instruction.
-        form: What it computes.
+        form: Shape and types of the instruction.
         a: Registers of A, each uint32 [n].
         b: The registers of B.
         c: The registers of C.
@@ -234,7 +234,7 @@ def _factors(
     Args:
         f: Whole warps.
         at: Index of the instruction.
-        form: How many scales of which type.
+        form: The instruction's form, which tells the number and the type of the scales.
         scales: The register that holds them, the byte and the thread of a quad to begin with.
         lanes: `_LANES_A` or `_LANES_B`. For A, thread 1 names the other two threads of a quad.
     """

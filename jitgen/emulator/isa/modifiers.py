@@ -65,11 +65,11 @@ def sources(builder: Builder, instruction: Instruction, *types: str) -> list[str
 
     Args:
         builder: The builder of the block's function.
-        instruction: Whose first operand is the destination.
-        types: How each is read; one type stands for all.
+        instruction: The instruction; its first operand is the destination.
+        types: The type as which each operand is read; a single one stands for all.
 
     Raises:
-        Unsupported: Their number is not the number of types.
+        Unsupported: The number of operands is not the number of types.
     """
     operands = instruction.operands[1:]
     if len(types) == 1:

@@ -96,7 +96,7 @@ class Share:
         a_cells: Its rows of A in tensor memory, or None.
         b_offsets: Bytes of its columns of B in shared memory.
         d_cells: Its accumulator.
-        is_enabled: Which lanes of the accumulator may change; None: all.
+        is_enabled: Whether each lane of the accumulator may change; None: all may.
         scale_a, scale_b: Its scale factors, of its rows and of all columns; None if there are none.
     """
 
@@ -120,7 +120,7 @@ class Job:
         form, operands: The form and the operands of the instruction.
         shape: Its instruction descriptor.
         datapath: Layout of the accumulator.
-        usage: Which collector buffer it fills or uses.
+        usage: The collector buffer that it fills or uses; None: none.
     """
 
     issued: Issue

@@ -160,7 +160,7 @@ def _parts_at(numbers: bytes, of_warps: bytes, shape: Shape) -> tuple[Part, ...]
     Args:
         numbers: Numbers of the threads, ascending, int64 [n].
         of_warps: Lane and column of the address of each warp, int64 [warps, 2].
-        shape: What each warp accesses.
+        shape: The lanes and columns that each warp accesses.
     """
     lanes = np.frombuffer(numbers, np.int64)
     bases = np.frombuffer(of_warps, np.int64).reshape(-1, 2)

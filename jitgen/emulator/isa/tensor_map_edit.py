@@ -38,10 +38,10 @@ class Piece:
     Bits of a field.
 
     Attributes:
-        word: Byte of the map at which their 32-bit word begins.
-        shift: Their first bit there.
-        bits: How many.
-        source: The first of them in the value.
+        word: Byte of the map at which the 32-bit word with the bits begins.
+        shift: First of the bits in that word.
+        bits: Number of bits.
+        source: First of the bits in the field's value.
     """
 
     word: int

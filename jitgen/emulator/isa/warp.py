@@ -79,7 +79,7 @@ def meet(
         at: Index of the instruction.
         mask: The threads whose guard holds [n]; None: all.
         members: The member mask, [n] or a scalar.
-        orders: Their memory accesses are ordered, too.
+        orders: Whether the lanes' memory accesses are ordered, too.
     """
     del at
     clocks, agents = f.cluster.clocks, f.selected_warps(mask)

@@ -64,7 +64,7 @@ class Builder:
     The function of one basic block, while it is written.
 
     Attributes:
-        program: What the block belongs to: registers, symbols, parameters, labels.
+        program: The program of the block: its registers, symbols, parameters, labels.
         namespace: Objects by the names that they have in generated code.
         next_block: Number of the block that follows in the program, -1 if there is none.
         accesses: Registers that the instruction being translated reads and writes.
@@ -206,7 +206,7 @@ class Builder:
         assignments of other registers.
 
         Args:
-            register: What is assigned, without a guard.
+            register: Name of the register that is assigned, without a guard.
             function: Takes and returns arrays of any shape: float32, or uint64 of f32x2.
             arguments: As `value` returns them.
 

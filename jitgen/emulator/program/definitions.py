@@ -197,8 +197,8 @@ def _at_starts(
     Return for each block the registers, a bit each, that lack a write at its start.
 
     Args:
-        surely: What each block writes whatever guards say.
-        perhaps: What it may write.
+        surely: Registers that each block writes whatever guards say, a bit each.
+        perhaps: Registers that each block may write, a bit each.
         follow: The blocks that may come next.
 
     Returns:
@@ -224,10 +224,10 @@ def _at_starts(
 @dataclass(slots=True)
 class _Ways:
     """
-    What may be written before a block is entered for the first time.
+    Registers that may be written before a block is entered for the first time.
 
     Attributes:
-        perhaps: What each block may write.
+        perhaps: Registers that each block may write, a bit each.
         follow: The blocks that may come next.
     """
 

@@ -45,7 +45,7 @@ class Program:
     Attributes:
         text: The PTX.
         source: The generated kernel that its line information refers to; may be empty.
-        module: What was parsed: parameters, symbols, registers.
+        module: The parsed PTX: parameters, symbols, registers.
         code: The instructions.
         params: Name and bytes of each parameter.
         shared_end: Offset at which dynamic shared memory begins.
@@ -58,7 +58,7 @@ class Program:
             that may be read before they are written, as "touched" those that may lack a
             wgmma.fence.
         observers: Instructions that may observe the schedule, by index.
-        functions: What executes each block; see `jitgen.emulator.machine.schedule`.
+        functions: The function that executes each block; see `jitgen.emulator.machine.schedule`.
         python: The Python text of these functions.
     """
 
@@ -211,10 +211,10 @@ class Program:
         Args:
             number: Number of the block.
             rules: The rule of each instruction.
-            namespace: What the Python names.
+            namespace: Objects by the names that they have in the Python.
             accesses: The accesses of each instruction; those of the block are set.
             unknown: Instructions that cannot be translated are added here.
-            checks: What is to be checked of registers.
+            checks: Registers that the Python checks, and what for.
         """
         builder, block = Builder(self, number, namespace, checks), self.blocks[number]
         for instruction in self.code[block.start : block.end]:

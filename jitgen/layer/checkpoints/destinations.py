@@ -39,8 +39,8 @@ class Cut(NamedTuple):
     A part of a matrix that is read, and its place in the layer.
 
     Attributes:
-        rows: Which rows are read.
-        columns: Which columns are read.
+        rows: Rows of the checkpoint's matrix that are read.
+        columns: Columns of the checkpoint's matrix that are read.
         own_rows: The rows that this rank keeps, a part of `rows`. The others are read only because
             they share a block of scales with these, and become zero.
         own_columns: The columns that this rank keeps, likewise.
@@ -71,7 +71,7 @@ class Destination:
     Memory for values and scales in the encoding of the checkpoint, or for bfloat16 values.
 
     Args:
-        part: What is read.
+        part: Part of the layer that is read.
         first: The first matrix that is read.
         shape: (G, N, K).
     """

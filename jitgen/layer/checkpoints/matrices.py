@@ -72,7 +72,7 @@ class _Reader:
     The tensors of a layer while experts are read into them.
 
     Args:
-        part: What is read.
+        part: Part of the layer that is read.
     """
 
     def __init__(self, part: Part) -> None:

@@ -51,8 +51,8 @@ class Share:
     The columns I of every expert that one of several ranks has.
 
     Attributes:
-        rank: Which rank.
-        ranks: How many there are.
+        rank: Number of the rank.
+        ranks: Number of ranks.
     """
 
     rank: int = 0
@@ -183,7 +183,7 @@ class Matrix:
         module: The module of the family.
         expert: Number of the expert.
         is_turned: Whether it is stored as (K, N).
-        scale_format: As of `Part`.
+        scale_format: See `Part.scale_format`.
     """
 
     source: Source

@@ -40,7 +40,7 @@ class Draw:
         Draw with `chance`.
 
         Args:
-            chance: Where numbers come from.
+            chance: The source of random numbers.
             is_exact: Whether they are small integers, and scales powers of two.
             extreme_for: The type of the result. If it is given, scales that are not exact differ as
                 widely as this type and float32 can represent the results. None: scales are near 1.

@@ -58,7 +58,7 @@ def weights(draw: Draw, problem: GroupedGemmProblem, is_idle: Tensor | None) -> 
     Return random prepacked weights, the argument b.
 
     Args:
-        draw: Where values come from.
+        draw: The source of random values.
         problem: The sizes and the layout.
         is_idle: (G,) bool: groups whose scales are all NaN; None: no group. Each other group has
             one NaN scale, which makes one column NaN, and blocks are NaN beyond N.

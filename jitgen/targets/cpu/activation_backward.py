@@ -13,7 +13,7 @@ from jitgen.targets.base import Cost
 from jitgen.targets.cpu.rules import CpuTiledRules
 
 _VALUE_US = 6e-3
-"""One gradient of a gate and an up: twice what an activation takes, on paper."""
+"""Microseconds of one gradient of a gate and an up: twice what an activation takes, on paper."""
 
 
 class ActivationBackward(CpuTiledRules[ActivationBackwardConfig, ActivationBackwardProblem]):

@@ -9,7 +9,7 @@ from jitgen.targets.cpu.rules import CpuTiledRules
 from jitgen.targets.sums import SumOrder
 
 _VALUE_US = 3e-3
-"""One product that is added, on one core of a cloud x86-64 server, on paper."""
+"""Microseconds of one product that is added, on one core of a cloud x86-64 server, on paper."""
 
 
 class AddLora(CpuTiledRules[AddLoraConfig, AddLoraProblem]):

@@ -10,7 +10,7 @@ from jitgen.targets.cpu.rules import CpuTiledRules
 from jitgen.targets.sums import SumOrder
 
 _VALUE_US = 1.5e-3
-"""One value that is added, on one core of a cloud x86-64 server."""
+"""Microseconds of one value that is added, on one core of a cloud x86-64 server."""
 
 
 class Combine(CpuTiledRules[CombineConfig, CombineProblem]):

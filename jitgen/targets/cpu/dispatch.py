@@ -10,7 +10,7 @@ from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sums import SumOrder
 
 VALUE_US = 1.5e-3
-"""A word that is sent or taken, on one core of a cloud x86-64 server."""
+"""Microseconds of a word that is sent or taken, on one core of a cloud x86-64 server."""
 
 
 class Dispatch(CpuTiledRules[DispatchConfig, DispatchProblem]):

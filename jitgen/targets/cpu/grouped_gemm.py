@@ -32,10 +32,13 @@ from jitgen.targets.sums import SumOrder
 from jitgen.templates import ROOT
 
 _MULTIPLY_US = 2.2e-3
-"""One k of a block of 4 x 16 partial sums, on one core of a cloud x86-64 server with AVX-512."""
+"""
+Microseconds of one k of a block of 4 x 16 partial sums, on one core of a cloud x86-64 server with
+AVX-512.
+"""
 
 _DECODE_US = 5e-4
-"""One FP8 operand to float32 and into its panel, on the same core."""
+"""Microseconds to bring one FP8 operand to float32 and into its panel, on the same core."""
 
 
 _OPERANDS = (DType.E4M3, DType.E2M1, DType.BF16, DType.F32, DType.F16)

@@ -16,10 +16,10 @@ from jitgen.targets.wgrad_space import WgradRules, WgradSpace
 from jitgen.templates import ROOT
 
 _MULTIPLY_US = 2.2e-3
-"""One row of a block of 4 x 16 partial sums, as one k of the grouped GEMM."""
+"""Microseconds of one row of a block of 4 x 16 partial sums, as of one k of the grouped GEMM."""
 
 _DECODE_US = 5e-4
-"""One operand to float32 and into its panel, likewise."""
+"""Microseconds to bring one operand to float32 and into its panel, as for the grouped GEMM."""
 
 _TILE = Tile(m=64, n=128, k=128)
 

@@ -15,10 +15,10 @@ from jitgen.targets.gemm import FREE_OF_FC2, refuse_prepacked
 from jitgen.targets.sums import SumOrder
 
 _MULTIPLY_US = 2.2e-3
-"""One k of a block of 4 x 16 partial sums, as for the grouped GEMM."""
+"""Microseconds of one k of a block of 4 x 16 partial sums, as for the grouped GEMM."""
 
 _DECODE_US = 5e-4
-"""One FP8 operand to float32 and into its panel, likewise."""
+"""Microseconds to bring one FP8 operand to float32 and into its panel, as for the grouped GEMM."""
 
 _ROWS = (8, 32, 64)
 """Rows of the tiles that may be chosen: few tokens need no more, and leave experts out."""

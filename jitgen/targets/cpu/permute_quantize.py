@@ -14,7 +14,7 @@ from jitgen.targets.cpu.rules import CpuTiledRules
 from jitgen.targets.protocol import refuse_unless
 
 _VALUE_US = 2e-3
-"""One value: read, quantised and stored, on one core of a cloud x86-64 server."""
+"""Microseconds of one value, read, quantised and stored on one core of a cloud x86-64 server."""
 
 
 class PermuteQuantize(CpuTiledRules[PermuteQuantizeConfig, PermuteQuantizeProblem]):

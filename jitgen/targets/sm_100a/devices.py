@@ -20,10 +20,10 @@ class Paper:
 
     Attributes:
         fp8_flop: Operations of the tensor core on FP8 operands.
-        fp4_flop: The same on FP4 operands.
-        smem_bytes: Read from shared memory by matrix instructions.
-        l2_bytes: Brought from L2.
-        tmem_bytes: Read from tensor memory.
+        fp4_flop: Operations of the tensor core on FP4 operands.
+        smem_bytes: Bytes read from shared memory by matrix instructions.
+        l2_bytes: Bytes brought from L2.
+        tmem_bytes: Bytes read from tensor memory.
         fma: Float32 multiply-adds.
         issue_slots: Instructions that the four schedulers issue.
         tile_cycles: Cycles to start and end a tile, as far as nothing hides them.

@@ -60,7 +60,7 @@ _BYTES: _Listed = (
     (64, 128, 128, _SHARED),
     (128, 128, 128, _SHARED),
 )
-"""Where both have a byte for each value."""
+"""Rows, columns, depth and schedule, where both operands have a byte for each value."""
 
 _PROMOTED: _Listed = (
     (8, 128, 128, _STREAM),

@@ -19,18 +19,18 @@ class Paper:
 
     Attributes:
         fp8_flop: Operations of the tensor cores on 8-bit operands, block-scaled ones included.
-        fp4_flop: The same where both operands have 4 bits.
-        bf16_flop: The same on bf16.
+        fp4_flop: Operations of the tensor cores where both operands have 4 bits.
+        bf16_flop: Operations of the tensor cores on bf16 operands.
         issue_slots: Instructions that the four schedulers issue.
         reached: Part of these rates that kernels reach.
         mma_latency: Cycles until a sum can be added to again.
-        l2_bytes: Brought from L2 while all SMs load.
-        sm_l2_bytes: The same while few do.
+        l2_bytes: Bytes brought from L2 while all SMs load.
+        sm_l2_bytes: Bytes brought from L2 while few SMs load.
         l2_share: Part of L2 that weights of a group may take and stay.
-        tile_cycles: What starts and ends a tile, as far as nothing hides it.
+        tile_cycles: Cycles to start and end a tile, as far as nothing hides them.
         uneven: Part of a tile's time by which the last CTA is later than the others.
         row_cycles: Cycles for each 8 rows of a tile, to store its results.
-        call_us: What a call takes besides its waves.
+        call_us: Time of a call besides its waves.
         dram_share: Part of the published rate of memory that kernels reach.
     """
 

@@ -51,7 +51,7 @@ mma.sync), and those with which public probes of hardware agree: 0 and 1. Nothin
 """
 
 RING_SLOT_BYTES = 16
-"""The full and the free barrier of a slot."""
+"""Bytes of the two mbarriers, full and free, of a slot of a ring buffer."""
 
 SWIZZLE_BYTES = 1024
 """Alignment of operands in shared memory, in bytes: the 128-byte swizzle repeats after so many."""

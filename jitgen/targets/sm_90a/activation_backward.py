@@ -37,8 +37,8 @@ _OF_FEW = (Tiling(ctas_per_sm=3), Tiling(rows=1, threads=64, ctas_per_sm=8))
 
 _CALL_US, _LATENCY_US, _BYTES_PER_US = 3.0, 1.5, 3.6e6
 """
-A launch, loads and arithmetic of a tile, and the rate of memory, on an H200: on paper, after those
-of `silu_mul_quantize`.
+Microseconds of a launch, and of loads and arithmetic of a tile, and the rate of memory, on an H200:
+on paper, after those of `silu_mul_quantize`.
 """
 
 

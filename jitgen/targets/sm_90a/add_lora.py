@@ -39,8 +39,8 @@ _TILINGS = (Tiling(), Tiling(threads=512, ctas_per_sm=1))
 
 _CALL_US, _LATENCY_US, _BYTES_PER_US, _WARP_BYTES_PER_US = 3.0, 0.7, 3.6e6, 4.5e3
 """
-A launch, a load from memory, and the rates of memory and of a warp with all its loads under way, on
-an H200: on paper.
+Microseconds of a launch and of a load from memory, and the rates of memory and of a warp with all
+its loads under way, on an H200: on paper.
 """
 
 

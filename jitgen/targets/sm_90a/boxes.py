@@ -37,10 +37,10 @@ class Registers(NamedTuple):
     Registers of a thread (setmaxnreg); a CTA has at most the 65,536 that it is launched with.
 
     Attributes:
-        load: Of the loading warpgroup.
-        math: Of a math warpgroup.
-        promoted: Of those, what partial and final sums may take before ptxas spills.
-        plain: What final sums may take where nothing is promoted.
+        load: Registers of a thread of the loading warpgroup.
+        math: Registers of a thread of a math warpgroup.
+        promoted: Registers of `math` that partial and final sums may take before ptxas spills.
+        plain: Registers of `math` that final sums may take where nothing is promoted.
     """
 
     load: int

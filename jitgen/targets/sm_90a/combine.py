@@ -38,8 +38,9 @@ _TILINGS = (
 
 _CALL_US, _LATENCY_US, _WAVE_US, _BYTES_PER_US = 3.0, 0.7, 0.3, 4.0e6
 """
-A launch, a load from memory, what a wave of CTAs loses at its ends, and the rate of memory: those
-of `silu_mul_quantize` on an H200, as nothing of this operation was measured yet.
+Microseconds of a launch, of a load from memory and of what a wave of CTAs loses at its ends, and
+the rate of memory: those of `silu_mul_quantize` on an H200, as nothing of this operation was
+measured yet.
 """
 
 

@@ -67,7 +67,7 @@ class RowDistribution(NamedTuple):
         rows: Rows of some groups, padding of contiguous ones included; groups without rows are left
             out.
         times: Number of groups that each entry of `rows` represents.
-        owned: What part of them lies in parts of 64 rows of which a group has some.
+        owned: Part of the rows that lie in blocks of 64 rows which are not padding alone.
     """
 
     rows: tuple[float, ...]
@@ -107,7 +107,7 @@ class _Tiles(NamedTuple):
     The tiles of a distribution along M.
 
     Attributes:
-        number: How many there are.
+        number: Number of tiles.
         filled: What part of them has rows, in blocks of 64; above 1 with extra rows.
         passes: How often a tile goes over K: twice where it meets two groups.
         apart: Part of the pairs along M whose tiles are of different groups.
@@ -194,9 +194,9 @@ class Cost(NamedTuple):
     Predicted times of a call, in microseconds.
 
     Attributes:
-        all_us: The call.
-        multiply_us: What its waves would take if they only multiplied.
-        stream_us: What they would take if they only read.
+        all_us: Time of the call.
+        multiply_us: Time that its waves would take if they only multiplied.
+        stream_us: Time that its waves would take if they only read.
     """
 
     all_us: float

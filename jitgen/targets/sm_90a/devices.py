@@ -61,11 +61,12 @@ class Fit:
         doublings: Doublings of `cold_us` until the clock has fallen fully.
         flop_per_us: For tiles that were not measured: operations of an SM, three quarters of its
             peak.
-        speeds: By tile, cluster, whether b is streamed, and split_k.
+        speeds: Constants of a tile, by its rows and columns, cluster, whether b is streamed, and
+            split_k.
         bf16: All of this for bf16 operands, whose sums need no promotion.
-        tail: What a block whose rows are multiplied with swapped operands takes at least, as a part
-            of a whole block.
-        tail_row: What each of these rows takes besides, as a part of a row of a whole block.
+        tail: Least time of a block whose rows are multiplied with swapped operands, as a part of
+            that of a whole block.
+        tail_row: Time that each of these rows adds, as a part of that of a row of a whole block.
     """
 
     call_us: float
@@ -90,8 +91,8 @@ class SiluFit:
     Attributes:
         speeds: By rows, threads and CTAs of an SM of a tiling and whether it is persistent: the
             microseconds of a call without rows, and bytes per microsecond.
-        other: The same of tilings that were not measured.
-        search_us: What a masked call takes more, to find the rows of its groups.
+        other: Both numbers of tilings that were not measured.
+        search_us: Additional microseconds of a masked call, to find the rows of its groups.
     """
 
     speeds: dict[tuple[int, int, int, bool], tuple[float, float]]
@@ -124,10 +125,10 @@ _SPEEDS = {
     (256, 128, 1, 2, False, 1): _speed(0.8986, 0.945, 0.628, 0.923, 0.0000, 0.0418, 3.407),
 }
 """
-Fitted to the FP8 part of surveys of an H200 by `jitgen bench choice` (2026-11-26; 344 problems) by
-`tests/fit_sm_90a`, so that choices are good, and candidates near the best compare as they were
-measured: choices lose 2.5 % on average, and in surveys that no fit has seen 2.2 % of random
-problems and 3.2 % of uneven rows.
+Constants of each tile, fitted to the FP8 part of surveys of an H200 by `jitgen bench choice`
+(2026-11-26; 344 problems) by `tests/fit_sm_90a`, so that choices are good, and candidates near the
+best compare as they were measured: choices lose 2.5 % on average, and in surveys that no fit has
+seen 2.2 % of random problems and 3.2 % of uneven rows.
 """
 
 _EARLIER_SPEEDS = {
@@ -165,8 +166,8 @@ _BF16_SPEEDS = {
     (256, 128, 1, 1, False, 1): _speed(0.7198, 1.115, 0.657, 0.792, 0.2229, 0.0401, 4.366),
 }
 """
-Fitted likewise, with `_BF16`, to 115 random problems of bfloat16: choices lose 1.7 % on average,
-2.5 % on problems that a fit had not seen.
+Constants of each tile for bf16 operands, fitted likewise, with `_BF16`, to 115 random problems of
+bfloat16: choices lose 1.7 % on average, 2.5 % on problems that a fit had not seen.
 """
 
 _BF16 = Fit(
@@ -201,8 +202,9 @@ _H100_SPEEDS = {
     (256, 128, 1, 2, False, 1): _speed(0.8609, 0.787, 0.564, 0.992, 0.0000, 0.0437, 3.370),
 }
 """
-Fitted likewise to the table of an H100 (183 buckets) and 418 problems (2026-11-26): choices lose
-1.3 and 1.5 % on average, 1.4 and 1.9 % where a fit had not seen them.
+Constants of each tile on an H100, fitted likewise to the table of an H100 (183 buckets) and 418
+problems (2026-11-26): choices lose 1.3 and 1.5 % on average, 1.4 and 1.9 % where a fit had not seen
+them.
 """
 
 

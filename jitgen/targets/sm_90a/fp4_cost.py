@@ -56,7 +56,10 @@ same work; three take 162.
 """
 
 BLOCK128 = 1.05
-"""Scales of a that change along K, in parts of a k-block: 1 % of a call of 8 tokens, 8 % of 64."""
+"""
+Factor of a k-block's time where scales of a change along K: 1 % more for a call of 8 tokens, 8 %
+for one of 64.
+"""
 
 LAST_ROWS = {"alone": (8, 16, 32, 64), "behind others": (16, 48, 80, 112)}
 """

@@ -41,7 +41,7 @@ _SWIZZLE_BYTES = 1024
 """Alignment of operands in shared memory, in bytes: the 128-byte swizzle repeats after so many."""
 
 _RING_SLOT_BYTES = 16
-"""The full and the free barrier of a stage."""
+"""Bytes of the two mbarriers, full and free, of a stage."""
 
 _PLAN_BYTES = 4 * (4 * 4 + _RING_SLOT_BYTES)
 """Four tiles on their way to the math warpgroups: four words each, and their barriers."""

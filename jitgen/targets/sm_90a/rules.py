@@ -52,10 +52,10 @@ SCALE_CHUNK = 32
 """k-blocks whose weight scales are handed to the math warps at once."""
 
 _RING_SLOT_BYTES = 16
-"""The full and the free barrier of a slot."""
+"""Bytes of the two mbarriers, full and free, of a slot of a ring buffer."""
 
 _TILE_INFO_BYTES = 32
-"""First row, tile along N, group and two ends of rows, in eight words."""
+"""Bytes in which a tile is described: first row, tile along N, group and two ends of rows."""
 
 _SWIZZLE_BYTES = 1024
 """Alignment of operands in shared memory, in bytes: the 128-byte swizzle repeats after so many."""

@@ -9,8 +9,8 @@ from jitgen.targets.protocol import refuse_unless
 
 TAIL_M = 40
 """
-Most rows of a block of 64 that are multiplied so. With 48 a k-block took longer than with all 64,
-on an H200: each row has a scale that a whole warpgroup reads.
+Most rows of a block of 64 that are multiplied with swapped operands. With 48 a k-block took longer
+than with all 64, on an H200: each row has a scale that a whole warpgroup reads.
 """
 
 EXTRA_M = 16

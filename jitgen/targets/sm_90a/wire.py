@@ -17,7 +17,7 @@ from jitgen.targets.sm_90a.streams import StreamRules, registers_of
 from jitgen.targets.spaces import check_sides
 
 VECTOR = 4
-"""Columns of a vector: 8 bytes, which travel as 16."""
+"""Columns of a vector: 8 bytes, which the wire carries as 16."""
 
 _SIDES = {"threads": (128, 256, 512), "ctas": (8, 16, 32, 64, 128)}
 
@@ -25,9 +25,10 @@ LISTED = (Tiling(), Tiling(threads=512))
 
 _CALL_US, _PASS_US, _LARGE_US = 2.6, {128: 0.5, 256: 0.6, 512: 0.7}, 0.9
 """
-A call with the way between two GPUs, what each vector of a thread adds, and what CTAs of 512
-threads add: fitted to times of `dispatch` and `combine_ranks` on two H200s, measured on 2026-11-28,
-so far as to choose between 256 threads, which win up to 16 tokens of 7168 columns a rank, and 512.
+Microseconds of a call with the way between two GPUs, those that each vector of a thread adds, and
+those that CTAs of 512 threads add: fitted to times of `dispatch` and `combine_ranks` on two H200s,
+measured on 2026-11-28, so far as to choose between 256 threads, which win up to 16 tokens of 7168
+columns a rank, and 512.
 """
 
 

@@ -178,12 +178,18 @@ def _deep(work: Any) -> Any:
 
 
 def _deep_stack(place: Place) -> str:
-    """It used to be remembered for 24 hours, by everyone, as a RecursionError of the compiler."""
+    """
+    Compile deep in a stack: the failure used to be remembered for 24 hours, by everyone, as a
+    RecursionError of the compiler.
+    """
     return str(_deep(lambda: served(place)))
 
 
 def _deep_from_disk(place: Place) -> str:
-    """It used to take a good entry, which it had no room to parse, for a damaged one."""
+    """
+    Load from the disk deep in a stack: jitgen used to take a good entry, which it had no room to
+    parse, for a damaged one.
+    """
     place.get()
     return str(_deep(lambda: served(place)))
 
@@ -214,7 +220,7 @@ def _no_temporary_folder(place: Place) -> str:
 
 
 def _closed_temporary_folder(place: Place) -> str:
-    """Nor can anything else be written but the cache."""
+    """Let no place for scratch folders be writable."""
     real = scratch._places
     nowhere = [place.folder / "missing"]
     with patched(scratch, "_places", lambda: iter(nowhere)):

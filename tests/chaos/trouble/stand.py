@@ -35,7 +35,7 @@ class Place:
 
     @property
     def root(self) -> Path:
-        """The cache."""
+        """The root of the cache."""
         return self.folder / "cache"
 
     def loader(self) -> KernelLoader:
@@ -95,7 +95,10 @@ def served(place: Place, why_private: str = "") -> str:
 
 
 def no_harm(place: Place) -> None:
-    """Without the trouble, a process gets the right kernel, and nothing wrong is on the disk."""
+    """
+    Check that, without the trouble, a process gets the right kernel, and nothing wrong is on the
+    disk.
+    """
     store = Store.open(place.root)
     assert not store.index.failures(), f"remembered: {store.index.failures()}"
     store.index.close()
