@@ -29,7 +29,7 @@ class DiskSpace(NamedTuple):
 
     Attributes:
         free_bytes: Bytes that this user can still write.
-        total_bytes: Its size.
+        total_bytes: Size of the file system in bytes.
         has_inodes: Whether another file can be made.
     """
 

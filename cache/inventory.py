@@ -70,10 +70,10 @@ class Stats:
         disk_bytes: Disk space in bytes, as ``du`` counts it.
         limit_bytes: Limit of `disk_bytes`; 0: none.
         hits: Number of recorded loads from the disk.
-        failures: Remembered failures.
+        failures: Number of remembered failures.
         pinned: Number of pinned entries, which pruning keeps.
-        quarantined: Damaged entries that wait for removal.
-        tuned: Problems for which kernels were measured.
+        quarantined: Number of damaged entries that wait for removal.
+        tuned: Number of problems for which kernels were measured.
         by_arch: Entries of each target; the empty name counts damaged ones.
     """
 

@@ -42,7 +42,7 @@ class Damage:
         key: Its key; empty if the file or folder is not an entry.
         name: Name of the kernel; empty where its record cannot be read.
         reason: The fault that was found.
-        path: Where it lies.
+        path: Path at which it lies.
         set_aside: When it was set aside, seconds since 1970; None: it is in its place still.
         disk_bytes: Disk space in bytes, as ``du`` counts it.
     """

@@ -172,7 +172,7 @@ class UnsupportedPtx(EmulationError):
     PTX or host code holds what the emulator does not know.
 
     Attributes:
-        unknown: What it is, with PTX lines where there are any.
+        unknown: The unknown instructions or other texts, with PTX lines where there are any.
     """
 
     def __init__(self, message: str, *, unknown: tuple[str, ...] = ()) -> None:

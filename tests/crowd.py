@@ -34,8 +34,8 @@ class Crowd:
 
     Args:
         form: The format of its weights.
-        device: Where.
-        threads: How many.
+        device: Device of the layer.
+        threads: Number of threads.
         streams: CUDA streams that they choose from at random.
         max_tokens: What the layer's memory is planned for.
 

@@ -40,9 +40,9 @@ class Kind:
     Attributes:
         form: One of `FORMS`.
         a_last: Whether mat_a has its last dimension contiguous; else the one before.
-        b_last: The same of mat_b.
+        b_last: Whether mat_b has its last dimension contiguous; else the one before.
         is_strided: Whether operands lie among other values.
-        dtype: Of both, and of the result.
+        dtype: Type of both operands, and of the result.
         sizes: G, M, N and K; that of the groups is of one of them.
         has_rest: Whether some rows, columns or values of K are of no group, and a group is empty.
     """

@@ -64,8 +64,8 @@ class Pool:
     """
     Attributes:
         call: The rows of the pool as those of its first group, and the weights of all groups.
-        groups: G.
-        rows: Rows of the pool.
+        groups: Number of groups G.
+        rows: Number of rows of the pool.
         n: Columns of a result.
         k: Length of the sums.
     """

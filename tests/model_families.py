@@ -136,7 +136,7 @@ class Model(NamedTuple):
 
     Attributes:
         config: What its config.json says.
-        block: transformers' layer.
+        block: The layer of transformers.
         tensors: The experts as a checkpoint has them, fused, below `PREFIX`.
     """
 

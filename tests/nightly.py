@@ -50,7 +50,7 @@ class Record:
     Attributes:
         test: As pytest names it; a file, if it could not be imported; empty where a night begins.
         outcome: ``started`` is as good as failed, unless the test is running right now.
-        seconds: With its fixtures.
+        seconds: Duration of the test with its fixtures.
         commit: That it ran at; with ``-dirty`` if files had been changed since.
         error: First line of it.
     """

@@ -97,7 +97,7 @@ def verify(case: Solved, out: torch.Tensor, *, accumulator_bits: int = ACCUMULAT
 
     Args:
         case: The problem.
-        out: What was computed.
+        out: The computed result.
         accumulator_bits: Bits that the accumulator keeps: float32 with its additions unless given,
             13 for Hopper's FP8 tensor cores.
     """

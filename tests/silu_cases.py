@@ -92,9 +92,9 @@ def make(
     Return a problem of `rows` for each group, with padding rows, and I = `columns`.
 
     Args:
-        kernel: What computes it.
+        kernel: Config of the kernel that computes it.
         rows: Rows of each group.
-        columns: I.
+        columns: Columns I of the result.
         is_exact: Gates are open, shut or 0, so that y is the same however exp() is computed.
         seed: Of the random numbers.
         device: Where the tensors live.

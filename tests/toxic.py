@@ -25,7 +25,7 @@ class Request:
         method: ``GET`` or another.
         path: What follows the server's address.
         headers: Names in lower case.
-        body: What came with it.
+        body: Body of the request.
     """
 
     method: str
@@ -41,10 +41,10 @@ Poison = Callable[[Request, asyncio.StreamWriter], Awaitable[None]]
 class Toxic:
     """
     Attributes:
-        poison: What it does, which may be changed while it runs.
-        port: Where it listens.
-        connections: How many there were.
-        requests: What was asked of it.
+        poison: What the server does; it may be changed while the server runs.
+        port: Port on which it listens.
+        connections: Number of connections so far.
+        requests: Requests that it got.
         writers: The connections' streams.
     """
 

@@ -51,10 +51,10 @@ def case(tokens: int, experts: int, n: int, k: int, top_k: int) -> KernelCase:
 
     Args:
         tokens: Rows of the output.
-        experts: Matrices of weights.
+        experts: Number of experts, each with a matrix of weights.
         n: Columns of the output.
         k: Columns of an expert's activations.
-        top_k: Experts of a token.
+        top_k: Number of experts of a token.
     """
     name = f"{tokens} tokens, {top_k} of {experts} experts, N{n} I{k}"
     problem = MoEFc2DenseProblem(groups=experts, m=tokens, n=n, k=k, top_k=top_k)

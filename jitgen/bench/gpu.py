@@ -24,7 +24,7 @@ class GpuState:
         sm_mhz: Clock of the SMs.
         memory_mhz: Clock of the memory.
         watts: Power, averaged over about a second.
-        celsius: Temperature.
+        celsius: Temperature in degrees Celsius.
     """
 
     sm_mhz: float

@@ -80,7 +80,7 @@ def case(
         layout: How rows belong to groups; contiguous rows are one matrix with all groups.
         form: Format of the result.
         rows: Rows of each of 8 groups.
-        k: Columns.
+        k: Columns K of a row.
         arch: Target.
         has_budget: Whether the budgets apply to it; then all candidate kernels are measured.
     """

@@ -45,7 +45,7 @@ class Case:
     Attributes:
         tokens: Number of tokens.
         experts: Number of experts.
-        top_k: Experts of a token.
+        top_k: Number of experts of a token.
         hidden: Columns of a token.
         intermediate: Columns between the products.
     """

@@ -57,7 +57,7 @@ def compile_kernel(
     Render and compile `config` for `arch` in the process that `where` says.
 
     Args:
-        config: What to compile.
+        config: Config of the kernel to compile.
         arch: The target.
         where: ``process``: this process. ``worker``: a separate process. ``auto``: this process,
             but a separate one if this one is unfit or the compile fails.

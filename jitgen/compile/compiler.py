@@ -111,7 +111,7 @@ def compile_source(
     this process can load, and the reason in `why_private`.
 
     Args:
-        source: What to compile.
+        source: Source to compile.
         wants_ptx: Whether to keep the PTX (GPU targets only).
         line_info: Record in the PTX the source line of each instruction; this does not change the
             instructions.

@@ -197,7 +197,7 @@ def ptx(source: Source, *, line_info: bool = False) -> str:
     Return the PTX of `source`, by compiling it: an artifact keeps machine code only.
 
     Args:
-        source: What to compile.
+        source: Source to compile.
         line_info: Note which line of the source each instruction comes from.
 
     Raises:

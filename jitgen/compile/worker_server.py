@@ -52,8 +52,8 @@ class _Child:
         index: Position of the task in the request.
         result: Nameless file that receives the answer.
         log: Nameless file that receives everything the task prints.
-        start: When it was forked, on the monotonic clock.
-        is_late: It was killed because its time was up.
+        start: Time at which it was forked, by the monotonic clock.
+        is_late: Whether it was killed because its time was up.
     """
 
     index: int

@@ -93,7 +93,7 @@ class Outcome:
         result: What the function returned; None unless `kind` is ``ok``.
         error: Type and message of the exception, or how the process ended; None if all went well.
         log: The last 4 KiB of the task's output, or the traceback of its exception.
-        seconds: From fork to end.
+        seconds: Seconds from fork to end.
     """
 
     task: Any
@@ -162,7 +162,7 @@ def run(
 
     Args:
         function: ``pkg.mod:name``, importable with this process's ``sys.path``; takes one task.
-        tasks: JSON values.
+        tasks: Tasks, each a JSON value that the function is called with.
         jobs: How many tasks run at a time, at least 1; see `jitgen.compile.capacity`.
         timeout_s: Seconds after which a task, and every process that it started, is killed.
         stop: Ends the run from another thread; tasks that it ends have no outcome.

@@ -75,14 +75,14 @@ class AddLoraProblem(UngroupedTokens):
     and these a row (n,).
 
     Attributes:
-        m: Tokens.
+        m: Number of tokens.
         n: Columns of y.
         k: Columns of x.
         rank: Columns of b.
-        top_k: Rows of a token.
+        top_k: Rows of y for each token.
         parts: Parts of y's columns; a has `parts` times `rank` rows.
-        adapters: Adapters that tokens may have.
-        experts: Experts that rows may have.
+        adapters: Number of adapters that tokens may have.
+        experts: Number of experts that rows may have.
         by_row: Whether x has a row for each row of y; otherwise one for each token.
     """
 

@@ -88,9 +88,9 @@ class CombineProblem(UngroupedTokens):
     One call of `combine`: the `top_k` rows of each token are added up to (m, n).
 
     Attributes:
-        m: Tokens.
-        n: Columns.
-        top_k: Rows of a token.
+        m: Number of tokens.
+        n: Columns of a token.
+        top_k: Rows that are added for each token.
         has_shared: Whether a shared expert's rows are added.
         is_weighted: Whether each row of the shared expert has a weight.
     """

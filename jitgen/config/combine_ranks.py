@@ -65,8 +65,8 @@ class CombineRanksProblem(UngroupedTokens):
 
     Attributes:
         m: Rows of each rank in the buffers.
-        n: Columns.
-        ranks: Ranks.
+        n: Columns of a token.
+        ranks: Number of ranks.
         has_shared: Whether a shared expert's rows are added.
         is_weighted: Whether each row of the shared expert has a weight.
         can_mask: Whether a rank that is late is left out from then on.

@@ -82,9 +82,9 @@ class DispatchProblem(UngroupedTokens):
 
     Attributes:
         m: Rows of each rank in the buffers.
-        k: Columns.
-        top_k: Experts of a token.
-        ranks: Ranks.
+        k: Columns of a token.
+        top_k: Number of experts of a token.
+        ranks: Number of ranks.
         can_mask: Whether a rank that is late is left out from then on.
     """
 

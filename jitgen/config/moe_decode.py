@@ -93,9 +93,9 @@ class MoeDecodeProblem(UngroupedTokens):
     One call of `moe_decode`: a layer of experts for few tokens.
 
     Attributes:
-        m: Tokens.
+        m: Number of tokens.
         experts: Number of experts with weights on this device.
-        top_k: Experts of a token.
+        top_k: Number of experts of a token.
         hidden: Columns H of a token.
         intermediate: Rows I of an expert's gates, and of its ups.
         has_shared: Whether a shared expert's rows are added.

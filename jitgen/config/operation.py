@@ -29,7 +29,7 @@ class Result(NamedTuple):
     Attributes:
         name: Name of the argument.
         found, expected: Values, numpy, float32 [rows, columns].
-        is_wrong: Which values are wrong, bool [rows, columns].
+        is_wrong: Whether each value is wrong, bool [rows, columns].
         group: The group of each row, -1 for padding rows [rows].
         row: The number of each row in its group [rows].
     """

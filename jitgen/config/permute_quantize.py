@@ -148,9 +148,9 @@ class PermuteQuantizeProblem(UngroupedTokens):
 
     Attributes:
         layout: How rows of the result belong to groups.
-        m: Tokens.
-        k: Columns.
-        top_k: Places of a token.
+        m: Number of tokens.
+        k: Columns of a token.
+        top_k: Rows of the result for each token.
         format: Format of the result.
         walk: What kernels go through: tokens if the call has the inverse, or sorts.
         power_of_two: Whether float32 scales are powers of two.

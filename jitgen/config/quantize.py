@@ -100,7 +100,7 @@ class QuantizeProblem(GroupedRows):
         layout: How rows belong to groups.
         groups: Number of groups, for the contiguous layout of matrices.
         m: Total rows; for the masked layout, the expected number of valid rows in all groups.
-        k: Columns.
+        k: Columns of a row.
         format: Format of the result.
         rounding: Rounding of scales that are powers of two.
     """

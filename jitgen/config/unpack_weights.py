@@ -74,7 +74,7 @@ class UnpackWeightsProblem(GroupedRows):
     Attributes:
         groups: Number of groups.
         m: Rows of all their matrices: G times N.
-        k: Columns.
+        k: Columns of a matrix.
         b_layout: Layout that the weights were prepacked for.
     """
 

@@ -226,7 +226,7 @@ class _Devices(Call):
         queues: The queue of each device.
         windows: Memory that all devices can access.
         replays: How often each device runs its calls.
-        num_sms: SMs of each.
+        num_sms: Number of SMs of each device.
     """
 
     queues: list[_Queue]

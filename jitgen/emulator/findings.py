@@ -28,7 +28,7 @@ class Kind:
 
     Attributes:
         severity: Whether it makes a kernel wrong.
-        meaning: What happened, on one line.
+        meaning: Description of such a finding, on one line.
     """
 
     severity: Severity

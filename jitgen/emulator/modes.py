@@ -43,11 +43,12 @@ class Mode:
             ``late-device-<device>``, ``lost-device-<device>`` or
             ``lost-device-<device>-from-<launch>``.
         deferred: Kinds of work (of `WORK`) that are put off until no thread can go on without them.
-        by_warp: Never run two warps as one, so that the schedule decides which is first.
+        by_warp: Whether two warps never run as one, so that the schedule decides which is first.
         seed: Seed of the random schedule; None: the first warp that can run runs.
         clusters: Clusters that start at once.
         is_reversed: Whether clusters, warps, and lanes that update a word run in reverse order.
-        fails_peeks: A wait that may fail does so the first time, unless the answer is certain.
+        fails_peeks: Whether a wait that may fail does so the first time, unless the answer is
+            certain.
         last: The cluster, in the order of the launch, that starts after all others; -1: none.
         late_device: Of several devices the one that goes on only when no other can; -1: none.
         lost_from: That device begins launches from this number on when all others have ended. Their

@@ -24,7 +24,7 @@ class Finding:
 
     Attributes:
         kind: One of `jitgen.emulator.findings.KINDS`, which says what is an error.
-        message: What happened the first time.
+        message: Description of the mistake as it happened the first time.
         place: The instruction: line of the generated source, PTX line, text; empty if there is
             none.
         who: CTA and threads of the first time; may be empty.
@@ -74,7 +74,7 @@ class Observation:
     Attributes:
         what: The observation, in words.
         place: The instruction, as of a `Finding`.
-        count: How often.
+        count: Number of times that it did.
     """
 
     what: str
@@ -96,7 +96,7 @@ class Run:
         seconds: Seconds of the machine, without translation.
         cpu_seconds: CPU seconds of the process in this time, which other work of the computer does
             not change.
-        findings: Mistakes.
+        findings: Mistakes that the run found.
         counts: What was executed: bulk copies, their bytes, matrix instructions, ...
         warp_instructions: Instructions times warps that executed them, for each function of the
             generated source.

@@ -65,7 +65,7 @@ class WarmUpReport:
 
     Attributes:
         arch: The target.
-        rank: This rank.
+        rank: Number of this rank.
         world: Number of ranks.
         rows: One for each kernel: those of a plan with the most calls first, given ones in their
             order.

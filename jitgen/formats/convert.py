@@ -80,9 +80,9 @@ def from_atoms(
     Return scales row by row; the inverse of `to_atoms`.
 
     Args:
-        atoms: What `to_atoms` returns.
-        num_rows: M, or N of weights.
-        num_scales: S.
+        atoms: Scales in atoms, as `to_atoms` returns them.
+        num_rows: Number of rows, M, or N of weights.
+        num_scales: Number of scales S of a row.
         offs: As for `to_atoms`.
 
     Returns:
@@ -216,7 +216,7 @@ def to_words(
 
     Args:
         atoms: float8_e8m0fnu (blocks, W, 512), or with G in front.
-        num_rows: M.
+        num_rows: Number of rows M.
         offs: (G,) int32, for ragged rows.
         starts: As for `from_words`.
 

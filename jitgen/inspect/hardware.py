@@ -25,10 +25,10 @@ class Multiprocessor:
     Limits of one SM.
 
     Attributes:
-        registers: 32-bit registers.
+        registers: Number of 32-bit registers.
         warps: Warps that may be resident.
         ctas: CTAs that may be resident.
-        shared_bytes: Shared memory.
+        shared_bytes: Bytes of shared memory.
         reserved_bytes: Shared memory that the system uses for each CTA.
         cta_shared_bytes: Largest shared memory of one CTA.
         tensor_columns: Columns of tensor memory; 0 if there is none.

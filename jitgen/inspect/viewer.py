@@ -22,7 +22,7 @@ def viewer(kernel: Inspected, number: int, highlight: Highlight) -> Markup:
     Args:
         kernel: The kernel.
         number: Number of the kernel on the page, 0 or 1.
-        highlight: Colours a listing.
+        highlight: Function that colours a listing.
     """
     listings = kernel.listings
     panes = (_pane(kernel, number, listing, highlight) for listing in listings)

@@ -36,7 +36,7 @@ class Sizes:
         intermediate: Columns between the products, on this rank.
         experts: Experts of the whole layer.
         local_experts: Experts on this rank.
-        top_k: Experts of a token.
+        top_k: Number of experts of a token.
         form: Scales of quantised tokens: ``block128`` or ``row`` for FP8 weights with scales for
             each 128 x 128 block or each row; ``none`` for bfloat16 weights.
         gate: Fields of `MoEConfig` for the activation, with their values.

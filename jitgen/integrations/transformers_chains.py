@@ -49,7 +49,7 @@ class _Kept:
 
     Attributes:
         places: Where the module held its weights.
-        top_k: Experts of a token.
+        top_k: Number of experts of a token.
         activation: The fields of `MoEConfig` for its activation.
         config: Config of its MoE layer.
         weights: Its weights, which this record keeps alive.

@@ -72,7 +72,7 @@ def configs_of(
     Args:
         config: The layer.
         weights: Its experts.
-        tokens: T.
+        tokens: Number of tokens T.
         joins: Whether one launch may sort the pairs and gather their rows.
     """
     if is_compiling() or type(tokens) is not int or not 0 < tokens <= EARLY_TOKENS:

@@ -153,9 +153,9 @@ class Workspace:
     its stream uses torch's allocator.
 
     Args:
-        hidden: H.
-        intermediate: I.
-        top_k: Experts of a token.
+        hidden: Columns H of a token.
+        intermediate: Columns I of an expert.
+        top_k: Number of experts of a token.
         max_tokens: Most tokens at once.
         a_dtype: Element type of activations in front of a product.
         device: Device of the memory.

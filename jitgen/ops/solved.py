@@ -193,7 +193,7 @@ def compared(
         name: Name of the argument.
         found: The values that the kernel wrote.
         expected: The right values.
-        is_wrong: Which values are wrong, bool.
+        is_wrong: Whether each value is wrong, bool.
         group: The group of each row, -1 for a row of no group; None: all rows are of group 0.
         row: The index of each row within its group; None: the index of the row.
     """

@@ -65,7 +65,7 @@ def within(seconds: float, work: Callable[[], T], cancel: Callable[[], object]) 
     Call `work` and return its result, or raise its error, within `seconds`.
 
     Args:
-        seconds: Time limit.
+        seconds: Time limit in seconds.
         work: Called on another thread, in a copy of this context.
         cancel: Called at the time limit, to end what `work` waits for.
 

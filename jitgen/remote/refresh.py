@@ -31,7 +31,7 @@ def refresh(store: Store, url: str, read: Callable[[], bytes]) -> None:
     Args:
         store: The store whose processes will use it.
         url: The backend, for messages.
-        read: Requests the document.
+        read: Function that requests the document.
 
     Raises:
         Unreachable, LocalFailure, Busy: The backend does not answer.

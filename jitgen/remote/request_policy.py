@@ -109,7 +109,7 @@ class RequestPolicy:
             work: Makes the request; it raises the errors of `jitgen.remote.outcomes`.
             cancel: Cancels `work`, called on another thread.
             purpose: Kind of the request: failures are remembered by kind.
-            seconds: Time limit.
+            seconds: Time limit in seconds.
 
         Raises:
             SettingError: Fetched kernels must be signed, and JITGEN_TRUST is not set.

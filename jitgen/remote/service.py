@@ -70,7 +70,7 @@ class Fetching:
     Args:
         server: The service.
         key: The kernel's key.
-        policy: Makes the requests.
+        policy: The policy that makes the requests.
         store: The store whose trust document is renewed if the service has a later one.
     """
 
@@ -198,7 +198,7 @@ class Compiling(Fetching):
     Args:
         server: The service.
         spec: The kernel.
-        policy: Makes the requests.
+        policy: The policy that makes the requests.
         store: The store whose trust document is renewed if the service has a later one.
     """
 

@@ -276,7 +276,7 @@ def build(
 
     Args:
         tiers: The tiers in which it is searched, and published.
-        spec: What to compile.
+        spec: The kernel to compile.
         where: Where to compile it; None for what JITGEN_COMPILE says.
         timeout_s: Time limit of a separate process; None for JITGEN_COMPILE_TIMEOUT.
         failure_ttl_s: How long a refusal is remembered; None for JITGEN_FAILURE_TTL.

@@ -77,7 +77,7 @@ class History:
 
         Args:
             now: The time, in seconds since 1970.
-            queued: Kernels that wait.
+            queued: Number of kernels that wait.
             is_asked: Whether a page shows it now.
         """
         if now - self._looked < LOOK_S and not is_asked:

@@ -59,7 +59,7 @@ class Service:
         vouching: Decides which entries are handed out.
         unattested: Uploads of clients.
         pools: Its toolchains, by name.
-        work: Runs jobs.
+        work: The object that runs jobs.
         queue: Its jobs.
         prewarms: Its prewarms.
         quotas: Requests and streams under way, by token.

@@ -32,7 +32,7 @@ class Cost(NamedTuple):
 
     Attributes:
         us: Microseconds of the call.
-        waves: Tiles that the busiest CTA computes.
+        waves: Number of tiles that the busiest CTA computes.
         padding_ratio: Work done over work needed.
     """
 

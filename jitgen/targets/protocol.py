@@ -94,7 +94,7 @@ class Device:
     Attributes:
         name: Its name for the driver or the operating system.
         num_sms: Number of multiprocessors; 1 for one thread of a CPU.
-        clock_mhz: Clock under load.
+        clock_mhz: Clock under load, in MHz.
         dram_gbps: Rate of memory in 10^9 bytes per second, from the data sheet.
         l2_bytes: Size of the last cache before memory.
         is_proven: Whether the tests ran on it.
@@ -122,7 +122,7 @@ class Candidate(NamedTuple):
         config: The config.
         cost: Predicted time of the call in microseconds.
         padding_ratio: Performed work divided by needed work; 1.0 means no padding.
-        waves: Tiles that the busiest CTA computes.
+        waves: Number of tiles that the busiest CTA computes.
         traffic_bytes: Bytes that cross DRAM.
         limiter: The slower of ``multiply`` and ``stream``.
     """

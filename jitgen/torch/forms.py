@@ -210,7 +210,7 @@ class _Form(NamedTuple):
     One form of a grouped product.
 
     Attributes:
-        product: Computes it.
+        product: Function that computes it.
         names: For the arguments of the kernel's call, their names in the called function.
     """
 

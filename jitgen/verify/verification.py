@@ -164,7 +164,7 @@ def verify(
     reason why it is unreachable.
 
     Args:
-        config: What to verify.
+        config: Config of the kernel to verify.
         arch: The target.
         problem: Sizes, or ``G:M:N:K`` for M rows in G groups (``G:M:I`` for `silu_mul_quantize`);
             then unreached instructions are no error. None: sizes that wrap around every pipeline,

@@ -53,8 +53,8 @@ class Outcome:
 
     Attributes:
         code: Its exit code.
-        out: What it printed.
-        err: What it said.
+        out: Standard output of the command.
+        err: Standard error of the command.
         seconds: What it computed, with the start of Python; other work of the machine is not seen.
         megabytes: The most memory that it held.
     """

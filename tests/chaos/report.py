@@ -24,7 +24,7 @@ class Stage:
         counts: How often what happened.
         lines: One line for each situation, where there are few; where there are many, for those
             that went wrong.
-        failures: What went wrong.
+        failures: Descriptions of what went wrong.
         seconds: How long it took.
     """
 
@@ -50,7 +50,7 @@ class Stage:
             self.failures.append(text)
 
     def end(self) -> Stage:
-        """Stop the clock."""
+        """Note how long the stage took, and return it."""
         self.seconds = time.perf_counter() - self._start
         return self
 

@@ -24,7 +24,7 @@ class Text:
     One hostile file.
 
     Attributes:
-        name: What it is.
+        name: Description of the text.
         write: Writes it; takes the cache's root, which holds two kernels, and a free path.
         words: The command that meets it; ``FILE`` stands for the path, ``KEY`` for a key.
         says: What it has to say about it; empty where silence is right.

@@ -27,9 +27,9 @@ class Mutation:
     A mistake.
 
     Attributes:
-        name: What it is.
+        name: Description of the mistake.
         program: Which kernel it is made in.
-        edit: Makes it.
+        edit: Function that makes it.
         kind: Of the finding that it must give; ``fault`` or ``deadlock`` if the kernel does not
             come to its end, ``wrong`` if only the result shows it.
         names: What the text of the finding must contain, in this order.

@@ -109,8 +109,8 @@ class Stall(NamedTuple):
     A device that does nothing for some time.
 
     Attributes:
-        number: The round that it begins later.
-        ms: By how much.
+        number: The round that the device begins later.
+        ms: Milliseconds by which it is late.
     """
 
     number: int
@@ -138,7 +138,7 @@ class Kernels:
     The kernels of a layer.
 
     Attributes:
-        dispatch, combine_ranks: Under test.
+        dispatch, combine_ranks: Configs of the kernels under test.
         arch: What they are compiled for.
         edits: Texts of their sources and what stands there instead, by the operation.
         edited: The device that has the edits; None: all have them.
@@ -182,13 +182,13 @@ class Layer:
     Args:
         counts: Tokens of each device; the devices have room for the most of these.
         kernels: Its kernels.
-        hidden: Columns.
+        hidden: Columns of a token.
         limit_ms: How long waits last.
         room: Tokens that each device sends and takes; None: the most that any has.
         banks: Inboxes: one for each of the two kernels, or one for both.
         stalls: When devices stall, by their numbers.
         expected: Whom each device masks in the end, as `masked` returns it; None: not compared.
-        replays: Rounds.
+        replays: Number of rounds.
     """
 
     def __init__(

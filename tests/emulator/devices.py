@@ -38,9 +38,9 @@ class Host:
     Devices, their windows and the calls that they make.
 
     Attributes:
-        count: Devices.
+        count: Number of devices.
         windows: What all of them see.
-        calls: In their order.
+        calls: The calls, in their order.
         unknown: Names of what holds nothing at first.
     """
 

@@ -279,7 +279,7 @@ def layer(
     Return a layer that has not run, for `ROUNDS` replays.
 
     Args:
-        ranks: Devices.
+        ranks: Number of devices.
         dispatch: The first kernel; that of LL puts what it takes where work reads it.
         combine: The last one.
         banks: Inboxes: one for each of the two, or one for both.

@@ -101,7 +101,7 @@ def run_ptx(body: str, threads: int = 32, cluster: int = 1, **options: Any) -> R
     Args:
         body: Its instructions; registers with the usual prefixes need no declaration.
         threads: Threads of a CTA.
-        cluster: CTAs.
+        cluster: Number of CTAs.
         options: Text before the kernel (functions); of `Launch` (is_dependent, registers, ...) and
             `Machine` (mode, time_limit_s, ...).
     """
@@ -151,7 +151,7 @@ def run_grid(body: str, words: NDArray[np.uint32], clusters: int, **options: Any
 
     Args:
         body: Its instructions; %rd1 is the address of `words`.
-        words: Global memory.
+        words: Words of global memory.
         clusters: Clusters of one CTA.
         options: Of `Machine`.
     """

@@ -64,7 +64,7 @@ class Kernel:
     A kernel, its barrier initialised for one arrival, its tensor memory allocated.
 
     Attributes:
-        machine, cluster: What runs it.
+        machine, cluster: The machine and the cluster that run it.
     """
 
     def __init__(
@@ -173,11 +173,11 @@ class Case:
     Attributes:
         mma: The instructions that multiply.
         a, b: Raw operands, of all CTAs.
-        ctas: CTAs.
+        ctas: Number of CTAs.
         commit: How the end is told; by default at the barriers of all CTAs.
         wait: How it is waited for.
         issuer: The CTA that multiplies and commits; %p3 says which thread does it in every CTA.
-        a_at, b_at: Where they lie.
+        a_at, b_at: Places of both operands in memory.
         a_operand, b_operand: What `Kernel.put` takes, of one CTA.
     """
 

@@ -38,7 +38,7 @@ class Measured:
     Attributes:
         problem: As a call has it.
         distribution: Which group has which rows.
-        times: Of each candidate.
+        times: Microseconds of each candidate.
         is_survey: Whether it is of the survey, and not of the table.
     """
 

@@ -182,7 +182,7 @@ class Trial:
 
     Args:
         place: The rank.
-        weights: All experts.
+        weights: Weights of all experts.
         config: The layer.
     """
 

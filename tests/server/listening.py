@@ -33,7 +33,7 @@ class Listening:
 
     Attributes:
         service: The service.
-        port: Where it listens.
+        port: Port on which it listens.
         state: Its connections, as uvicorn counts them.
         tokens: Texts of two tokens, each good for all reads and compiles.
     """

@@ -43,10 +43,10 @@ class Running:
 
     Attributes:
         tokens: Their texts, by scope; ``all`` for all of them.
-        url: Where it listens.
+        url: Address at which it listens.
         scheme: ``https`` where it has a certificate.
         bundles: The folder of bundles, where there is one.
-        process: It.
+        process: The process of the service.
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any] | None = None) -> None:

@@ -37,7 +37,7 @@ class Plan:
         at: The number of the first.
         number: With which error; 0: the process is killed instead, before the call.
         goes_on: Whether all that follow fail, too.
-        count: Calls so far.
+        count: Number of calls so far.
         hits: How many failed.
     """
 

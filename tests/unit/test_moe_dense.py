@@ -37,7 +37,7 @@ class Layer(NamedTuple):
     Attributes:
         experts: On all ranks.
         local: On this one.
-        top_k: Experts of a token.
+        top_k: Number of experts of a token.
         hidden: Columns of a token.
         intermediate: Columns between the two products, on this rank.
     """

@@ -77,7 +77,7 @@ class Host:
     A machine with a root and a configured document.
 
     Attributes:
-        folder: For everything.
+        folder: Folder of all files of the host.
         mode: How its root is opened.
     """
 

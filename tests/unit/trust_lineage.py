@@ -33,7 +33,7 @@ class Doc:
         standing: Roots that may sign the next one.
         good: Keys whose signatures count.
         signers: Roots whose signatures it has, in this copy.
-        envelope: It, as JSON.
+        envelope: The signed document, as JSON.
     """
 
     version: int

@@ -48,7 +48,7 @@ class World:
     One host, and what must be true of it.
 
     Attributes:
-        counts: What happened.
+        counts: Number of events of each kind.
     """
 
     def __init__(self, folder: Path, seed: int) -> None:

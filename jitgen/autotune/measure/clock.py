@@ -69,7 +69,7 @@ class Batch:
 
     Attributes:
         calls: The calls, which keep their operands alive.
-        replay: Makes all calls.
+        replay: Function that makes all calls of the batch.
     """
 
     calls: tuple[Call, ...]
@@ -110,7 +110,7 @@ def compete(
     Time `functions` in turn, each launch with a cold L2; on a CPU, each call.
 
     Args:
-        functions: What to time.
+        functions: Functions to time.
         rounds: Number of rounds; each function has one turn in each.
         repetitions: Launches in a turn; the turn's figure is their median.
         warmup: First turns of each function, which do not count.
@@ -153,9 +153,9 @@ def sustain(
     a warm L2.
 
     Args:
-        functions: What to time.
-        seconds: About how long each loop takes.
-        rounds: Loops of each, in turn.
+        functions: Functions to time.
+        seconds: Approximate duration of each loop.
+        rounds: Number of loops of each function, in turn.
         during: Called while the device still works on a loop, for example to look at its clock.
 
     Returns:
@@ -197,7 +197,7 @@ def compete_on_host(
     allocations to another side's time.
 
     Args:
-        functions: What to time.
+        functions: Functions to time.
         calls: Calls per repetition, for calls that are too short for the clock.
         repetitions: Timed repetitions of each.
         warmup: Repetitions before those, which do not count.

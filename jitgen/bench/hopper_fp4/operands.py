@@ -157,7 +157,7 @@ class Tokens:
             sets: Copies of the weights.
             call: Returns the call for one of them and its result.
             expected: (M, N) float32.
-            num_bytes: Weights, scales and activations, each once.
+            num_bytes: Bytes of weights, scales and activations, each counted once.
             kernel: Name of the kernel, where one was chosen.
         """
         count = 1 if self.is_long else len(sets)

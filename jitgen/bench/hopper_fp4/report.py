@@ -74,7 +74,7 @@ class SideTimes(Record):
 
     Attributes:
         times: Seconds of a call, one figure for each round.
-        num_bytes: Weights, scales, activations and results, each once.
+        num_bytes: Bytes of weights, scales, activations and results, each counted once.
         error: Error of its result in the Frobenius norm, relative to the float32 product.
         kernel: Name of the kernel, where jitgen's selector chose it.
     """

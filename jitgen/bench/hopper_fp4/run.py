@@ -160,10 +160,10 @@ def run(
 
     Args:
         report: The results so far; their cases are not measured again.
-        steps: What to measure.
+        steps: Steps to measure.
         peers: The peers, which take part in steps with `has_peers`.
         how: How to measure.
-        save: Keeps the report.
+        save: Called to keep the report.
 
     Raises:
         NoDevice: This machine has no Hopper GPU.

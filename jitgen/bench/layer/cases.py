@@ -26,10 +26,10 @@ class Case(Record):
 
     Attributes:
         experts: Experts on this GPU.
-        tokens: Tokens at once.
+        tokens: Number of tokens of a call.
         hidden: Columns of a token.
         intermediate: Columns between the products.
-        top_k: Experts of a token.
+        top_k: Number of experts of a token.
         of: Experts of all devices, among which a router chooses by logits; this device has the
             first `experts` of them. 0: there is no router, tokens are given with their experts, and
             all experts are on this device.

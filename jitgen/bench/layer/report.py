@@ -40,7 +40,7 @@ class Measured(Record):
 
     Attributes:
         case: The sizes.
-        active: Experts that are chosen by a token.
+        active: Number of experts that at least one token chose.
         floor_us: Time of reading the weights of these experts at the rate of a copy.
         times_us: Microseconds of each side, medians.
         spreads: Spread of each side: the difference of its longest and shortest time, relative to

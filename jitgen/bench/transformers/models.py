@@ -32,7 +32,7 @@ class Model:
         hidden: Columns of a token.
         intermediate: Columns between an expert's products.
         experts: Experts of a layer.
-        top_k: Experts of a token.
+        top_k: Number of experts of a token.
         fields: Further fields of the config.
     """
 

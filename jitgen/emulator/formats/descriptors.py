@@ -75,7 +75,7 @@ class Operand(NamedTuple):
         rows: Rows of A (M), columns of B (N).
         row_bytes: Bytes of a row: K elements.
         element_bytes: Bytes of one element; matters for MN-major operands only.
-        is_mn_major: Rows, not K, are adjacent in memory.
+        is_mn_major: Whether rows, not K, are adjacent in memory.
     """
 
     rows: int

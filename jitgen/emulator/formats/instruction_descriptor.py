@@ -30,7 +30,7 @@ class Kind:
         inputs: Types of A and B, by their codes.
         outputs: Types of D, by their codes; empty where it is always f32.
         k: K of one instruction.
-        is_padded: Elements of less than a byte are padded to one.
+        is_padded: Whether elements of less than a byte are padded to one.
         scales: Scale factors of a row by their qualifier; ``""`` is what counts without one. Empty
             for a kind without scale factors.
         can_negate: Whether A and B can be negated.
@@ -95,9 +95,9 @@ class InstructionDescriptor:
         m, n: Rows and columns of D, over both CTAs of a pair.
         a_type, b_type: Types of the elements, as in `numbers.elements`.
         d_type: ``"f16"``, ``"f32"`` or ``"s32"``.
-        is_a_mn_major, is_b_mn_major: Not K, but the other dimension is contiguous.
-        is_a_negated, is_b_negated: The operand is multiplied by -1.
-        is_saturating: An s32 result that is out of range becomes the nearest that is in it.
+        is_a_mn_major, is_b_mn_major: Whether not K, but the other dimension is contiguous.
+        is_a_negated, is_b_negated: Whether the operand is multiplied by -1.
+        is_saturating: Whether an s32 result that is out of range becomes the nearest that is in it.
         scale_type: ``"ue8m0"`` or ``"ue4m3"``; empty without scale factors.
         scale_a_id, scale_b_id: Byte of the word in tensor memory with the first scale factor.
     """

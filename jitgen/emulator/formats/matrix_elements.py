@@ -31,7 +31,7 @@ def in_shared_memory(raw: NDArray[np.uint8], name: str, *, is_padded: bool) -> N
     Args:
         raw: The bytes, without swizzle, in the order of K.
         name: A type of `numbers.elements`.
-        is_padded: Elements of less than a byte are padded, as for the kinds that mix types.
+        is_padded: Whether elements of less than a byte are padded, as for the kinds that mix types.
     """
     if name in {"e2m3", "e3m2"}:
         return numbers.decode(_six_bit_codes(raw), name)
@@ -62,7 +62,7 @@ def in_tensor_memory(
     Args:
         words: uint32; K goes on from word to word, in each from the low bits to the high ones.
         name: A type of `numbers.elements`.
-        is_padded: Elements of less than a byte have one byte each.
+        is_padded: Whether elements of less than a byte have one byte each.
     """
     raw = np.ascontiguousarray(words).view(np.uint8)
     return numbers.elements(raw, "e2m1.byte" if name == "e2m1" and is_padded else name)

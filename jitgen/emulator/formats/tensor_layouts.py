@@ -47,8 +47,8 @@ def pattern(shape: str, registers: int, *, is_packed: bool = False) -> Pattern:
     Args:
         shape: A key of `REGISTERS_OF_REPEAT`.
         registers: Registers of a thread.
-        is_packed: ``.pack::16b`` and ``.unpack::16b``: a register holds the lower halves of two
-            adjacent columns.
+        is_packed: Whether the instruction has ``.pack::16b`` or ``.unpack::16b``: then a register
+            holds the lower halves of two adjacent columns.
     """
     thread = np.arange(WARP)[None, :]
     register = np.arange(registers)[:, None]

@@ -136,8 +136,8 @@ class TensorMap:
         element_strides: The stride of the copied elements: 1 for every element, 2 for every second
             one and so on.
         swizzle: Address bits that are swizzled, 0 to 3; see `jitgen.emulator.formats.swizzle`.
-        fills_nan: Elements out of bounds are NaN instead of zero.
-        is_interleaved: The layout is an interleaved one, which is not emulated.
+        fills_nan: Whether elements out of bounds are NaN instead of zero.
+        is_interleaved: Whether the layout is an interleaved one, which is not emulated.
     """
 
     address: int

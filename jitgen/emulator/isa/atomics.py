@@ -53,7 +53,7 @@ class Atomic:
         width: Bytes of an element.
         order: Memory order and scope, as `ordering.order_of` returns them.
         update: Computes the new values.
-        returns: The old values are wanted.
+        returns: Whether the instruction returns the old values.
     """
 
     space: str

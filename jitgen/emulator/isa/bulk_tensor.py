@@ -159,7 +159,7 @@ def load_boxes(
         maps: Addresses of the tensor maps.
         coordinates: int32, innermost first.
         ctas: Of a multicast, a bit for each CTA; else None.
-        is_pair: cta_group::2.
+        is_pair: Whether the instruction has cta_group::2.
     """
     for issue in issues(f, at, mask):
         destination, barrier = (issue.of(address) for address in addresses)

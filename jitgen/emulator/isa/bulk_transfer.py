@@ -165,8 +165,8 @@ class Issue:
             address: Its destination; with `ctas` the rank in it does not count.
             barrier: Address of what it signals; with `ctas` at the same offset in each CTA.
             ctas: For a multicast, a bit for each CTA of the cluster.
-            is_pair: CTAs 2i and 2i + 1 work as one (cta_group::2), and `barrier` says in which of
-                each pair the barrier lies.
+            is_pair: Whether CTAs 2i and 2i + 1 work as one (cta_group::2); then `barrier` says in
+                which of each pair the barrier lies.
         """
         f, at = self.f, self.at
         if ctas is None:

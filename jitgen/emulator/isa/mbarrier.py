@@ -159,11 +159,11 @@ class Arrival:
     The modifiers of an arrival.
 
     Attributes:
-        has_bytes: The operand is bytes that the phase expects more (and the arrivals are 1); else
-            it is the number of arrivals.
+        has_bytes: Whether the operand is the number of bytes that the phase expects more (and the
+            arrivals are 1); else it is the number of arrivals.
         is_relaxed: Whether it releases only accesses before the last fence.
         may_complete: Whether the arrival may complete the phase; not with .noComplete.
-        is_dropped: Later phases expect one arrival less.
+        is_dropped: Whether later phases expect one arrival less.
     """
 
     has_bytes: bool = False

@@ -59,7 +59,8 @@ class Form:
     The modifiers of a wait.
 
     Attributes:
-        is_parity: The phase is named by its parity; else by the state that an arrival returned.
+        is_parity: Whether the phase is named by its parity; else by the state that an arrival
+            returned.
         is_relaxed: Whether the wait orders threads only from their next fence on.
     """
 

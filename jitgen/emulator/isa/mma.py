@@ -65,7 +65,7 @@ class Form:
     The operation of an instruction.
 
     Attributes:
-        depth: K.
+        depth: Length K of the sums of one instruction.
         d, a, b, c: Types; e2m1 is ``"e2m1.byte"`` where it is alone in its byte.
         num_scales: Scales of a row of A or a column of B; 0 without scales.
         scale: Type of the scales.

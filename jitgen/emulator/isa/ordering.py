@@ -75,7 +75,7 @@ def release(
         addresses: The address to which each thread writes [k].
         agents: The warp of each thread [k].
         order: Not weak. A relaxed write releases the clock that its warp had at its last fence.
-        adds: The write is an update, which hands on what was released there before.
+        adds: Whether the write is an update, which hands on what was released there before.
     """
     clocks, scope, order = f.cluster.clocks, scope_of(order), order.partition(".")[0]
     others = _between_clusters(f, addresses)

@@ -74,7 +74,7 @@ def shape_of(name: str, registers: int, *, is_packed: bool, second: int = 0) -> 
     Args:
         name: ``"32x32b"``, ...
         registers: Registers of a thread.
-        is_packed: ``.pack::16b`` or ``.unpack::16b``.
+        is_packed: Whether the instruction has ``.pack::16b`` or ``.unpack::16b``.
         second: Columns from the first address to the second, of the shape ``16x32bx2``.
     """
     found = pattern(name, registers, is_packed=is_packed)

@@ -151,7 +151,7 @@ def multiply(
         at: Index of the instruction.
         product: The computed product.
         b: Descriptor, uint64 or an array [n] in which all threads of a warpgroup have the same.
-        is_added: bool, likewise: add to the accumulators instead of replacing them.
+        is_added: Whether to add to the accumulators instead of replacing them: bool, likewise.
         a: Descriptor, likewise.
 
     Raises:

@@ -58,7 +58,7 @@ class Product:
         target: The accumulators.
         a_type, b_type: Types of the elements of A and B.
         a, b: Shapes in shared memory, B's columns being its rows.
-        is_negated: Exactly one of A and B is negated.
+        is_negated: Whether exactly one of A and B is negated.
         is_saturating: Whether integer sums saturate to int32; otherwise they wrap around.
     """
 

@@ -31,10 +31,10 @@ class Access:
         rows: The agents that must be ordered after earlier accesses; as `agents`. For ordinary
             accesses these are the agents themselves, for asynchronous work the warp that started
             it.
-        is_joint: Every one of `agents` [m], ascending, with `epochs` [m] and `rows` [m], accesses
-            every granule. READ only.
-        is_async: Through the async proxy, which sees ordinary writes only after a proxy fence. The
-            rows are one, or it is joint.
+        is_joint: Whether every one of `agents` [m], ascending, with `epochs` [m] and `rows` [m],
+            accesses every granule. READ only.
+        is_async: Whether the access is through the async proxy, which sees ordinary writes only
+            after a proxy fence. The rows are one, or it is joint.
         lanes: Which lanes of the warps: one for all granules, or for each [k]; None: it does not
             matter, as all lanes take part.
         scope: The scope of a relaxed access.

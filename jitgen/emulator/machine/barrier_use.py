@@ -69,7 +69,7 @@ def use(
         at: Index of the instruction.
         address: Address of the barrier.
         agents: The warps [k] of the threads that use it; one that initialises or ends it.
-        what: How they use it.
+        what: Description of the use.
         count: Arrivals of a phase, of one that is initialised.
 
     Raises:

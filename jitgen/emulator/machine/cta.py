@@ -48,17 +48,17 @@ class Cta:
         r, q, h, p: Register files [registers, num_threads] of uint32, uint64, uint16 and bool.
         unwritten: The threads that have not yet written a register, for registers that may be read
             before a write.
-        shared: Shared memory.
+        shared: The CTA's shared memory.
         guarded: Objects made by mbarrier.init, and the bytes that they live in.
         barriers: Its mbarriers, by offset in shared memory.
         named: Barriers 0..15 of bar.sync, on first use.
         live: Threads of each warp that have not exited.
         agent0: Clock agent of warp 0; those of the other warps follow.
-        agents: All of these.
+        agents: Clock agents of all warps.
         cluster_arrivals: Phase of the cluster's barrier at which each thread arrived, or -1.
         reductions: Generation in which each thread arrived at a bar.red, or -1.
         registers: The number of registers of each warp, and of free ones.
-        has_exited: No thread is alive.
+        has_exited: Whether all threads have exited.
         known_to: Ranks of other CTAs of which a thread knows that this one has started.
         remote_accesses: By agent of another CTA, epoch and instruction of its latest access here.
     """

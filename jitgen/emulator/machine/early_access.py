@@ -45,8 +45,8 @@ def check_early_read(
         f: The fragment that executes the read.
         at: Index of its instruction.
         threads: The threads that read [k].
-        addresses: Where each reads [k].
-        size: How many bytes each reads.
+        addresses: Address that each thread reads [k].
+        size: Number of bytes that each reads.
     """
     if not _are_early(f, f.agents).any():
         return

@@ -96,7 +96,7 @@ def warn_at_exit(cta: Cta, topic: str, message: str, at: int = NOWHERE, kind: st
     Args:
         cta: The CTA in which it was found.
         topic: The topic; one finding is recorded for each topic and instruction.
-        message: What it is.
+        message: Description of the mistake.
         at: The instruction that began it.
         kind: Kind of the finding.
     """

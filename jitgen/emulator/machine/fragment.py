@@ -38,7 +38,8 @@ class Wait:
         at: Index of the instruction that waits.
         is_over: Returns whether the threads may go on; it is asked after every event.
         describe: Returns a text of what they wait for, for the report of a deadlock.
-        retry: Execute the block again from its start; else go on at block `then`.
+        retry: Whether to execute the block again from its start; else threads go on at block
+            `then`.
         then: The block to go on at, if not `retry`.
     """
 
@@ -69,7 +70,7 @@ class Threads:
         counts: Threads of each warp.
         agents: Clock agents of `warps`.
         agent_of: Clock agent of each thread [n].
-        num_warps: How many warps.
+        num_warps: Number of warps.
     """
 
     def __init__(self, cta: Cta, lanes: NDArray[np.int64]) -> None:
@@ -164,7 +165,7 @@ class Fragment:
         threads: The set of threads.
         block: The basic block that it executes next.
         seen: For `is_spinning`: what an instruction met the last time.
-        is_forced: Nothing else can run: what spins goes round once more.
+        is_forced: Whether nothing else can run, so that a thread that spins goes round once more.
     """
 
     __slots__ = (

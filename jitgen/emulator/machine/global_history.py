@@ -76,7 +76,7 @@ class GlobalHistory:
     The accesses to global memory in one launch, or in all launches of devices that run together.
 
     Attributes:
-        is_checked: Off: nothing is noted and nothing found.
+        is_checked: Whether accesses are checked: if not, nothing is noted and nothing found.
         widest: The scope that includes all threads that access the memory.
     """
 
@@ -99,7 +99,7 @@ class GlobalHistory:
             f: The fragment that executes the instruction.
             at: Index of the instruction.
             found: The range of memory that is accessed.
-            place: Which bytes of it.
+            place: The bytes of it that are accessed.
             access: Who and how; not joint. Arrays in it have an element for each access of a
                 scattered place.
         """

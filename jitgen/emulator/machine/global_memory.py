@@ -45,8 +45,8 @@ class Range:
         bytes: uint8 view of it.
         is_set: For memory that is unknown at first whether each byte was written, from the whole
             word on that `start` lies in; else None.
-        is_settled: No earlier grid can still be writing to it, nor did this one: it may be read
-            before griddepcontrol.wait.
+        is_settled: Whether no earlier grid can still be writing to it, nor did this one: then it
+            may be read before griddepcontrol.wait.
         peer: The range of the same memory on the device that owns it; None if this device owns it.
     """
 
@@ -131,10 +131,10 @@ class GlobalMemory:
         Args:
             address: Address of its first byte.
             size: Its size in bytes.
-            name: What it is.
-            is_unknown: Whatever it holds means nothing until the kernel has written it, as in an
-                output or a workspace.
-            is_settled: No earlier grid can still be writing to it.
+            name: Name of the memory in messages.
+            is_unknown: Whether the values that it holds mean nothing until the kernel has written
+                them, as in an output or a workspace.
+            is_settled: Whether no earlier grid can still be writing to it.
         """
         if size > 0:
             buffer = (ctypes.c_uint8 * size).from_address(address)

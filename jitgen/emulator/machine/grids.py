@@ -26,7 +26,7 @@ class Stream:
 
     Attributes:
         device: Its number.
-        has_peers: Other devices run as well.
+        has_peers: Whether other devices run as well.
     """
 
     device: int = 0

@@ -61,7 +61,7 @@ class History:
     The accesses of one memory.
 
     Attributes:
-        is_checked: Off: nothing is noted and nothing found.
+        is_checked: Whether accesses are checked: if not, nothing is noted and nothing found.
         warps: Agents of the warps whose lanes are recorded at every access.
         strong: The kinds of relaxed accesses that occurred, distinguished by scope and CTA.
     """

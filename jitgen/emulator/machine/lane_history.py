@@ -48,7 +48,7 @@ class Clash:
     Two lanes that access one granule.
 
     Attributes:
-        kind: How the earlier one accessed it.
+        kind: Kind of the earlier access.
         position: Index of the granule among those of the later access.
         at: The instruction of the earlier access.
         warp: The agent of both lanes.

@@ -92,7 +92,7 @@ class Lanes:
             unit: Agent of the unit.
             warp: The warp's agent.
             lane: The lane; `MANY` for several.
-            writes: It writes to shared memory by ordinary accesses of its lanes.
+            writes: Whether it writes to shared memory by ordinary accesses of its lanes.
         """
         self.owner[unit] = (warp, lane)
         self._units.setdefault(warp, []).append(unit)

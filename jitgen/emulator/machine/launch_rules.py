@@ -34,7 +34,7 @@ class Kernel:
         directives: Numbers after the directives, by name without the dot.
         shared_end: Offset at which dynamic shared memory begins.
         registers: Registers of a thread, as its machine code says; 0 where there is none.
-        lacks_setmaxnreg: There is machine code, and it has no setmaxnreg.
+        lacks_setmaxnreg: Whether there is machine code, and it has no setmaxnreg.
     """
 
     target: str

@@ -65,8 +65,8 @@ class LiveBarriers:
 
         Args:
             agent: The warp.
-            own_only: Only those that the warp itself initialised (fence.mbarrier_init); else all
-                after whose initialisation it is ordered.
+            own_only: Whether only barriers count that the warp itself initialised
+                (fence.mbarrier_init); else all after whose initialisation it is ordered.
         """
         if not self._unfenced:
             return

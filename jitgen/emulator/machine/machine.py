@@ -59,13 +59,13 @@ class Launch:
         cluster: CTAs of a cluster (x, y, z).
         shared_bytes: Dynamic shared memory of a CTA.
         params: The kernel's arguments as they lie in memory, one each.
-        is_dependent: It may start before the previous grid ends (programmatic stream
+        is_dependent: Whether it may start before the previous grid ends (programmatic stream
             serialization), so that it must execute griddepcontrol.wait.
-        names_cluster: The launch itself says what a cluster is.
-        is_nonportable: The kernel consents to clusters that are larger than portable.
+        names_cluster: Whether the launch itself says what a cluster is.
+        is_nonportable: Whether the kernel consents to clusters that are larger than portable.
         most_shared_bytes: Dynamic shared memory that the kernel consents to; None: it does not say.
         registers: Registers of a thread at the start; 0 where neither machine code nor PTX say.
-        ignores_setmaxnreg: The compiler left setmaxnreg out of the machine code.
+        ignores_setmaxnreg: Whether the compiler left setmaxnreg out of the machine code.
     """
 
     grid: Index
@@ -137,12 +137,13 @@ class Machine:
         observed: The observed values that depend on the schedule.
         grid: The launch and its device.
         timeline: The time, and the count of writes to global memory.
-        is_busy: A cluster of it did not come to a wait in its turn, as it may poll by weak loads.
-        is_early: It may start before a grid ends of which nothing is known.
+        is_busy: Whether a cluster of the machine did not come to a wait in its turn, as it may poll
+            by weak loads.
+        is_early: Whether the launch may start before a grid ends of which nothing is known.
         num_sms: SMs of the device.
         sms: The SMs of each cluster.
         resident: Clusters that run at once, at most.
-        running: Clusters that run.
+        running: Clusters that run at present.
         ended: The clocks of clusters that ended, and their agent of earlier launches; kept where
             there are several devices.
         not_started: Grid index of the clusters that have not started.

@@ -55,7 +55,7 @@ class Observation:
     Attributes:
         what: A text of what it observed.
         at: Its index.
-        count: How often it did.
+        count: Number of times that it did.
     """
 
     what: str
@@ -88,7 +88,7 @@ class _Word:
     Attributes:
         first: Its value before the first write.
         last: Its present value.
-        is_rising: Every write raised it.
+        is_rising: Whether every write raised it.
         number: Number of writes that changed it, at most one for each instruction.
         writes: The last write of each agent.
         reads: The last read of each agent that uses what it reads, by instruction.

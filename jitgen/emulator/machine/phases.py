@@ -221,7 +221,8 @@ class Phases:
             at: Index of the instruction.
             barrier: The barrier.
             agents: The warps.
-            is_done: It is successful: its parity is that of the phase before the current one.
+            is_done: Whether it is successful: then its parity is that of the phase before the
+                current one.
         """
         lag = barrier.phase - self._clocks.vector[agents, self.column]
         is_missed = lag > (1 if is_done else 0)

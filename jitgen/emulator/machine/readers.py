@@ -45,7 +45,7 @@ class Group:
     Agents that access the same granules at the same time, in one way.
 
     Attributes:
-        kind: How they access; see `history`.
+        kind: Kind of their accesses; see `history`.
         agents: The agents [m].
         agent: The only one, or -1.
         epochs: Those of the agents [m], by the number in a stamp. For a single agent the epoch
@@ -85,7 +85,7 @@ class Earlier:
     An earlier access that a later one is not ordered after.
 
     Attributes:
-        kind: How the earlier one accessed.
+        kind: Kind of the earlier access.
         agent: The agent that did.
         at: Index of the instruction.
         position: Index, among the granules of the later one, of a granule of both.

@@ -40,7 +40,7 @@ class RegisterPool:
 
     Attributes:
         num_warps: Warps of the CTA.
-        at_launch: What each has at the start; 0 where nothing says how many.
+        at_launch: Registers that each thread has at the start; 0 where nothing says how many.
         free: Registers that no warp has.
         limits: Registers of each warp.
         steps: The setmaxnreg instructions of each warp.
@@ -64,7 +64,10 @@ class RegisterPool:
         return max(0, number - self.limits[warp] - self.free)
 
     def set(self, warp: int, number: int) -> None:
-        """Give a warp registers of the pool, or the pool registers of a warp."""
+        """
+        Set the registers of a thread of `warp` to `number`, which takes registers from the pool, or
+        returns them to it.
+        """
         self.free += self.limits[warp] - number
         self.limits[warp] = number
 

@@ -68,7 +68,7 @@ class Acquired:
 
     Attributes:
         agent, epoch: The acquiring agent and its epoch then, by the cluster's own clocks.
-        released: What it acquired.
+        released: Clocks that it acquired, by cluster.
         fences: Agent and epoch of each proxy fence of the cluster that came after this.
     """
 

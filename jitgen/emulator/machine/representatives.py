@@ -61,7 +61,7 @@ class Represented:
     An earlier access of a lane, which an arrival of another lane may represent.
 
     Attributes:
-        kind: How it accessed.
+        kind: Kind of its access.
         position: Index of the granule among those of the later access.
         at: Index of the instruction.
         agent, epoch: The warp, and its epoch then.

@@ -53,7 +53,7 @@ class SharedHistory:
             size: Bytes of the memory, whole words.
             name: Whose memory it is, in words.
             warps: Agents whose lanes are recorded; None: no lanes are.
-            spans_ctas: Other CTAs of the cluster may access it.
+            spans_ctas: Whether other CTAs of the cluster may access the memory.
         """
         self._clocks, self._size, self._name = clocks, size, name
         self.words = History(clocks, size // WORD, partial(_describe, name, WORD))
@@ -79,7 +79,7 @@ class SharedHistory:
             f: The fragment that executes the instruction.
             at: Index of the instruction.
             offsets: Offset at which each access begins [k], aligned to the width.
-            width: 1, 2, 4 or more.
+            width: Bytes of an access: 1, 2, 4 or more.
             access: The agents and the kind of access; its arrays are [k].
         """
         if not self.words.is_checked:

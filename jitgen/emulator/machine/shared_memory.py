@@ -265,7 +265,7 @@ class SharedMemory:
                 `f`.
             is_atomic: Whether it is a reduction, which may run at the same time as other
                 reductions.
-            is_generic: It is of the generic proxy, as writes of threads are.
+            is_generic: Whether the write is of the generic proxy, as writes of threads are.
             lane: The lane of that warp that issues it, if one does.
 
         Raises:

@@ -48,7 +48,7 @@ class Sms:
     The SMs of a launch. A place is what one cluster needs: an SM for each of its CTAs.
 
     Attributes:
-        places: How many places there are.
+        places: Number of places.
         resident: Clusters that run at once, at most. As many as there are places, as CTAs mostly
             fill the shared memory of their SM; more where CTAs that use tensor memory do not.
     """

@@ -74,7 +74,7 @@ class TensorMaps:
             write: A write of the map that the copy is ordered after.
             clocks: The vector clocks of the copy's cluster.
             row: The agent that issues it.
-            address: That of the map.
+            address: Address of the map.
         """
         if not any(fence.knows(write) for fence in self._releases):
             return "release"

@@ -118,7 +118,7 @@ class Request:
         epoch: For a deallocation, the warp's epoch at that time.
         versions: For each SM, the number of times that columns had become free when there were not
             enough.
-        is_done: It is over.
+        is_done: Whether it is over.
     """
 
     name: str
@@ -154,7 +154,7 @@ class Load:
 
     Attributes:
         agent, issued: The warp, and its epoch then.
-        epoch: That of the unit that loads.
+        epoch: Epoch of the unit that loads.
         at: Index of the instruction.
     """
 
@@ -178,8 +178,8 @@ class TensorMemory:
         asking: Allocations that were not granted, in order.
         closing: Deallocations that the peer CTA has to make as well, by first column.
         last_allocated: Columns of the last allocation.
-        has_peer: It allocated together with the other CTA of its pair.
-        may_allocate: False after tcgen05.relinquish_alloc_permit.
+        has_peer: Whether the CTA allocated together with the other CTA of its pair.
+        may_allocate: Whether the CTA may allocate: not after tcgen05.relinquish_alloc_permit.
         completed: By warp, the epoch up to which each unit's work is complete, as only the warp
             itself knows.
         taken_up: By warp, its clock at its last tcgen05.fence::after_thread_sync.
@@ -255,7 +255,7 @@ class TensorMemory:
         Args:
             f: The fragment that executes the instruction.
             at: Index of the instruction.
-            cells: Which words.
+            cells: The words that are accessed.
             access: The agents and the kind of access; its arrays are as the granules.
 
         Raises:

@@ -64,7 +64,7 @@ class Pipelines:
         None if there is none.
 
         Args:
-            granules: What the instruction accesses [k].
+            granules: Granules that the instruction accesses [k].
             unit: The thread's tensor core.
             done: The unit's epoch up to which the thread is ordered after its work.
             product: The instruction, if it is a product and these are its accumulator.

@@ -61,7 +61,7 @@ class Track:
 
     Attributes:
         unit: Bytes of a granule: 4, or 1.
-        is_only_read: There were only plain reads so far.
+        is_only_read: Whether there were only plain reads so far.
         kept: While `is_only_read`, the places of the reads and their numbers: most inputs stay like
             that.
     """

@@ -47,7 +47,7 @@ def check_sums(
     Args:
         f: The fragment that executes the instruction.
         at: Index of the instruction.
-        is_added: bool, or an array [n].
+        is_added: Whether products are added to the accumulators: bool, or an array [n].
         rows: Names of the accumulators by their rows in `Cta.unwritten`.
     """
     if np.count_nonzero(is_added) and np.count_nonzero(_rows(f, list(rows))):

@@ -82,7 +82,7 @@ class OneWay:
     A branch that some thread came to, and that had one outcome only.
 
     Attributes:
-        place: Where it stands.
+        place: Place of the branch in the source.
         never: The other outcome: taken, or passed.
     """
 

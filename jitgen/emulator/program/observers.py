@@ -105,8 +105,8 @@ class Observer:
     An instruction that may observe the schedule.
 
     Attributes:
-        kind: What it may observe.
-        use: How the program uses the result.
+        kind: Kind of observation that it may make.
+        use: Use that the program makes of the result.
         until: When the loop ends, of loads that are spun; None for others.
         order: The operation, of relaxed writes; empty for others.
     """

@@ -97,8 +97,8 @@ def scan(
 
     Args:
         text: PTX.
-        start: Where it begins.
-        end: Where it ends.
+        start: Index in `text` at which the statements begin.
+        end: Index in `text` at which they end.
         scope: The scope around all of them.
         numbers: Numbers for further scopes.
 

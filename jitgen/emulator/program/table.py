@@ -37,7 +37,7 @@ class Rule:
         members: Returns the lanes without which a warp does not enter its block, a bit each.
         starts_block: It starts its block, which can then be executed again.
         ends_block: Nothing follows it in its block.
-        is_wait: It may stop the threads.
+        is_wait: Whether the instruction may stop the threads.
     """
 
     emit: Emitter

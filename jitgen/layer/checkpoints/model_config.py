@@ -150,7 +150,8 @@ class Said:
 
     def count(self, name: str) -> int | None:
         """
-        Return the number under a name, the least of a list; None if there is none.
+        Return the number that a config has under `name`; the least one if it is a list; None if
+        there is none.
 
         Raises:
             InputError: The value is not a number.

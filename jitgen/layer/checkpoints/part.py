@@ -81,7 +81,7 @@ class Columns:
     The columns I of an expert that are read.
 
     Attributes:
-        whole: All columns of the checkpoint.
+        whole: Number of columns I in the checkpoint.
         own: The columns that this rank keeps.
         read: The columns that are read: `own`, and the rest of the blocks of scales in which `own`
             begins and ends.
@@ -100,7 +100,7 @@ class Columns:
         Return the columns of a share.
 
         Args:
-            whole: All columns I.
+            whole: Number of columns I in the checkpoint.
             share: The share.
             unit: Number of consecutive columns that share a scale; 1: each has its own.
             fills: Whether the size in the layer must be a multiple of `unit`.

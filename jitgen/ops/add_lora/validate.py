@@ -42,13 +42,13 @@ class Validated(AnyValidated):
 
     Attributes:
         rows: Rows of y.
-        top_k: Rows of a token.
+        top_k: Rows of y for each token.
         n: Columns of y.
         k: Columns of x.
         rank: Columns of b.
         parts: Parts of y's columns.
-        adapters: Adapters.
-        experts: Experts.
+        adapters: Number of adapters.
+        experts: Number of experts.
         by_row: Whether x has a row for each row of y.
     """
 
@@ -129,8 +129,8 @@ def check_matrices(
     Args:
         a: (L, G, R, K) bfloat16.
         b: (L, G, N, rank).
-        size_k: K.
-        size_n: N.
+        size_k: Columns K of x.
+        size_n: Columns N of y.
         names: Names of the two arguments in errors.
 
     Raises:

@@ -25,9 +25,9 @@ class Sizes(AnySizes):
     The sizes of a call.
 
     Attributes:
-        tokens: Tokens.
-        top_k: Places of a token.
-        n: Columns.
+        tokens: Number of tokens.
+        top_k: Number of places of a token.
+        n: Columns of a token.
     """
 
     numbers = (

@@ -37,9 +37,9 @@ class Validated(AnyValidated):
     Sizes and types of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        rows: Tokens.
-        n: Columns.
-        top_k: Places of a token.
+        rows: Number of tokens.
+        n: Columns of a token.
+        top_k: Number of places of a token.
     """
 
     op = "combine"

@@ -36,9 +36,9 @@ class Sizes(AnySizes):
     The sizes of a call.
 
     Attributes:
-        ranks: Ranks.
-        room: Tokens of each.
-        n: Columns.
+        ranks: Number of ranks.
+        room: Number of tokens of each rank.
+        n: Columns of a token.
     """
 
     numbers = (RANKS, ROOM, COLUMNS._replace(letters="N"))

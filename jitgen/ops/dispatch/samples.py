@@ -41,10 +41,10 @@ class Sizes(AnySizes):
     The sizes of a call.
 
     Attributes:
-        ranks: Ranks.
-        room: Tokens of each.
-        k: Columns.
-        top_k: Experts of a token.
+        ranks: Number of ranks.
+        room: Number of tokens of each rank.
+        k: Columns of a token.
+        top_k: Number of experts of a token.
     """
 
     numbers = (RANKS, ROOM, COLUMNS, Number("TOP", "experts of a token", most=MOST_PLACES))

@@ -85,8 +85,8 @@ def room_of(name: str, rows: Tensor, link: Link, tokens: int, vectors: int) -> i
         name: Name of the argument in errors.
         rows: (ranks * room, ...).
         link: The connection of this rank to its peers, whose inbox must have places for these rows.
-        tokens: Tokens of this rank: at most as many as rows of a rank.
-        vectors: Vectors of a row.
+        tokens: Number of tokens of this rank: at most as many as rows of a rank.
+        vectors: Number of vectors of a row.
     """
     room = len(rows) // link.ranks
     if len(rows) != link.ranks * room or room < max(1, tokens):

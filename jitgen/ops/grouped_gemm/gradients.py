@@ -66,7 +66,7 @@ def of_weights(
     Args:
         dy: The gradient of the result.
         a: The operand of the product.
-        num_groups: G.
+        num_groups: Number of groups G.
         groups: The argument that says which rows belong to which group, by its name.
         expected_m: How many rows a group is expected to have.
         out_dtype: Type of the gradient; None: that of a.
@@ -107,7 +107,7 @@ def of_bias(
     Args:
         dy: The gradient of the result.
         dtype: Type of the operands; dy is rounded to it, as for their gradients.
-        num_groups: G.
+        num_groups: Number of groups G.
         groups: The argument that says which rows belong to which group, by its name.
         expected_m: How many rows a group is expected to have.
     """

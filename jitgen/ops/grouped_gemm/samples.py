@@ -300,7 +300,7 @@ class Solved(Compared):
         is_exact: Whether every sum is exact, whatever its order.
         expected: Shape of out, float32: the sums, which were computed in float64 unless they are
             exact in float32, too.
-        is_owned: Which values of out belong to a group: bool, of the shape of out.
+        is_owned: Whether each value of out belongs to a group: bool, of the shape of out.
     """
 
     call: Call

@@ -33,9 +33,9 @@ class Sizes(AnySizes):
     The sizes of a call.
 
     Attributes:
-        tokens: Tokens.
-        top_k: Experts of a token.
-        experts: Experts.
+        tokens: Number of tokens.
+        top_k: Number of experts of a token.
+        experts: Number of experts.
         hidden: Columns of a token.
         inner: Columns of h.
     """

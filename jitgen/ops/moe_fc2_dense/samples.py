@@ -42,11 +42,11 @@ class Sizes(AnySizes):
     The sizes of a call.
 
     Attributes:
-        tokens: Rows of a.
-        experts: Matrices of b.
+        tokens: Number of tokens, the rows of a.
+        experts: Number of experts, the matrices of b.
         n: Columns of the output.
         k: Length of one expert's sums.
-        top_k: Experts of a token; 0: tokens have no experts.
+        top_k: Number of experts of a token; 0: tokens have no experts.
     """
 
     numbers = (Number("E", "experts"), Number("T", "tokens"), Number("N", "N"), Number("I", "I"))

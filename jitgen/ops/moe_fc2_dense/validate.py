@@ -44,7 +44,7 @@ class Validated(AnyValidated):
         a_dtype: Element type of a and b.
         out_dtype: Element type of the output.
         groups: Number of experts.
-        rows: Tokens.
+        rows: Number of tokens.
         n: Columns of the output.
         k: Length of one expert's sums.
     """

@@ -38,9 +38,10 @@ class Ways:
     Predicted microseconds of each algorithm; `jitgen.select` returns their kernels.
 
     Attributes:
-        dense_us: `moe_fc2_dense`.
-        grouped_us: `grouped_gemm` over ragged rows, without padding.
-        combine_us: Reading the rows of the grouped GEMM, weighting them and adding them up.
+        dense_us: Microseconds of `moe_fc2_dense`.
+        grouped_us: Microseconds of `grouped_gemm` over ragged rows, without padding.
+        combine_us: Microseconds for reading the rows of the grouped GEMM, weighting them and adding
+            them up.
     """
 
     dense_us: float

@@ -44,7 +44,7 @@ def permute_quantize(  # noqa: PLR0913  # the arguments of the real one
     Args:
         x: (T, K) bfloat16.
         permutation: (M,) or (G, M) int32: the pair of each row, token times `top_k` plus place.
-        top_k: Places of a token.
+        top_k: Number of places of a token.
         offs: (G,) int32: where the rows of each group end. Exactly one of these three is given.
         m_indices: (M,) int32: the group of each row, -1 for padding.
         masked_m: (G,) int32: how many rows of each matrix count.

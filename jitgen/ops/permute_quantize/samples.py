@@ -40,8 +40,8 @@ class Sizes(AnySizes):
     Attributes:
         rows: Rows of each group. Together with the rows of no group, they have the pairs of all
             tokens.
-        top_k: Places of a token.
-        k: Columns.
+        top_k: Number of places of a token.
+        k: Columns of a token.
     """
 
     numbers = (

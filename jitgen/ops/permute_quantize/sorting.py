@@ -60,7 +60,7 @@ class Launch(AnyLaunch):
     Attributes:
         q_dtype: Element type of q.
         form: The format of the scales that the kernel finds; None if the kernel computes no scales.
-        local_experts: G.
+        local_experts: Number of experts G on this device.
     """
 
     q_dtype: torch.dtype
@@ -213,7 +213,7 @@ class ValidatedSort(NamedTuple):
     Attributes:
         args: The same call with sorted pairs, for which the same rules hold.
         checked: The validated form of `args`.
-        local_experts: G.
+        local_experts: Number of experts G on this device.
     """
 
     args: Arguments

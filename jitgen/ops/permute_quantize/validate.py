@@ -62,8 +62,8 @@ class Validated(AnyValidated):
         rounding: Rounding of scales that are powers of two in one byte.
         groups: 1, because the choice depends only on tokens.
         num_groups: Groups of ragged and masked rows; 0 for contiguous ones: not known.
-        rows: Tokens.
-        k: Columns.
+        rows: Number of tokens.
+        k: Columns of a token.
     """
 
     op = "permute_quantize"

@@ -36,7 +36,7 @@ class Sizes(AnySizes):
 
     Attributes:
         rows: Rows of each group; contiguous matrices have as many as the largest.
-        k: Columns.
+        k: Columns of a row.
     """
 
     numbers = (GROUPS, ROWS, Number("K", "K", multiple=COLUMNS))

@@ -160,8 +160,9 @@ class Traced:
     In a graph a config is its kernel's name, because graphs hold no objects of ours.
 
     Attributes:
-        operation: Returns the results.
-        operation_out: Takes the tensors of `out` first, and returns the results that are new.
+        operation: The operation that returns the results.
+        operation_out: The operation that takes the tensors of `out` first, and returns the results
+            that are new.
         operations: All operations, by overload.
 
     Args:

@@ -36,9 +36,9 @@ class Sizes(AnySizes):
     The sizes of a call.
 
     Attributes:
-        groups: Matrices.
-        n: Rows of each.
-        k: Columns.
+        groups: Number of matrices.
+        n: Rows of each matrix.
+        k: Columns of each matrix.
     """
 
     numbers = (

@@ -24,7 +24,7 @@ class Paper:
         smem_bytes: Bytes read from shared memory by matrix instructions.
         l2_bytes: Bytes brought from L2.
         tmem_bytes: Bytes read from tensor memory.
-        fma: Float32 multiply-adds.
+        fma: Number of float32 multiply-adds.
         issue_slots: Instructions that the four schedulers issue.
         tile_cycles: Cycles to start and end a tile, as far as nothing hides them.
         split_cycles: Additional cycles of CTAs that share K, to exchange sums and add them.

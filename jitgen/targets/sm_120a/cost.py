@@ -59,8 +59,8 @@ class Work(NamedTuple):
     Work of the rows of all groups.
 
     Attributes:
-        active: Groups that have rows.
-        down: Tiles along M, in all of them.
+        active: Number of groups that have rows.
+        down: Number of tiles along M, in all of these groups.
         readings: Number of times that the SMs together read a group's weights, over all groups.
     """
 
@@ -94,10 +94,10 @@ class Call(NamedTuple):
     Predicted time and traffic of a call.
 
     Attributes:
-        tiles: Tiles of all CTAs.
-        cycles: Time of the call, without its fixed cost.
+        tiles: Number of tiles of all CTAs.
+        cycles: Time of the call in cycles, without its fixed cost.
         crossing: Bytes between memory and L2.
-        limiter: ``multiply`` or ``stream``.
+        limiter: What bounds the call: ``multiply`` or ``stream``.
     """
 
     tiles: float

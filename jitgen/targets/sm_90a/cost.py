@@ -108,10 +108,12 @@ class _Tiles(NamedTuple):
 
     Attributes:
         number: Number of tiles.
-        filled: What part of them has rows, in blocks of 64; above 1 with extra rows.
+        filled: Part of the tiles' rows that is in blocks of 64 with rows of a group; above 1 with
+            extra rows.
         passes: How often a tile goes over K: twice where it meets two groups.
         apart: Part of the pairs along M whose tiles are of different groups.
-        tails: What part of them are blocks whose rows are multiplied with swapped operands.
+        tails: Part of the tiles' rows that is in blocks whose rows are multiplied with swapped
+            operands.
         tail_rows: The part of these rows, rounded up to 8 in each block.
     """
 

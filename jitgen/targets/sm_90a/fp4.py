@@ -95,7 +95,8 @@ class Fp4Derived:
         acc_registers: Accumulator registers of a thread, partial and final.
         load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
         math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
-        is_paired: Decode a k-block while the one before is multiplied, in other registers.
+        is_paired: Whether a k-block is decoded while the one before is multiplied, in other
+            registers.
         narrowest: Fewest rows of a that a WGMMA takes: all of a tile's, half or a quarter. Each
             tile is multiplied with as few as hold its own.
         narrowest_box: Fewest rows of a that one copy loads: as few as are multiplied, or a tile's.

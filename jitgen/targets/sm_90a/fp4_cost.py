@@ -115,9 +115,9 @@ class _Call(NamedTuple):
     Predicted time of a call with one distribution of rows.
 
     Attributes:
-        us: Microseconds.
+        us: Time of the call in microseconds.
         tiles: Number of tiles that have rows.
-        waves: Waves of tiles.
+        waves: Number of waves of tiles.
         is_slow: Whether its waves wait for products, and not for memory.
     """
 

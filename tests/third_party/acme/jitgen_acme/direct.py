@@ -15,7 +15,7 @@ def check(config: RowsConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     Require x (M, K), s (G,), ends (G,) and out (M, K), all of them tensors.
 
     Raises:
-        InputError: They are others.
+        InputError: The arguments are others.
     """
     if len(arguments) != 4:
         raise InputError("arguments", f"must be 4 for {config.name(arch)} (got {len(arguments)})")
