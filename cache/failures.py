@@ -29,7 +29,7 @@ class Failure:
     Attributes:
         reason: The compiler's message.
         name: Name of the kernel.
-        created: When it failed, in seconds since 1970.
+        created: Time at which it failed, in seconds since 1970.
         ttl_s: Seconds for which it is not tried again.
     """
 

@@ -74,7 +74,7 @@ class Folder:
 
     Attributes:
         descriptor: Its descriptor.
-        place: Where it was found, as text.
+        place: Path at which the folder was found, as text.
         is_shared: Whether it is in a place where, by the user's setting, others may write.
     """
 

@@ -43,7 +43,8 @@ class EntryInfo:
         size_bytes: Size of its files.
         disk_bytes: Disk space in bytes, as ``du`` counts it.
         hits: Number of recorded loads from the disk.
-        last_use: When it was published or last used, seconds since 1970, up to an hour old.
+        last_use: Time at which it was published or last used, seconds since 1970, up to an hour
+            old.
         is_pinned: Whether pruning spares it.
         base: The read-only root that it lies in; empty for the store's own.
     """
@@ -191,7 +192,7 @@ def entries_below(layers: Layers, hidden: set[str]) -> Iterator[EntryInfo]:
     Yield the information about each entry of the read-only roots.
 
     Args:
-        layers: These roots.
+        layers: The roots.
         hidden: Keys of entries that are left out.
     """
     for key, folder, root in layers.each():

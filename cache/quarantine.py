@@ -43,7 +43,8 @@ class Damage:
         name: Name of the kernel; empty where its record cannot be read.
         reason: The fault that was found.
         path: Path at which it lies.
-        set_aside: When it was set aside, seconds since 1970; None: it is in its place still.
+        set_aside: Time at which it was set aside, seconds since 1970; None: it is in its place
+            still.
         disk_bytes: Disk space in bytes, as ``du`` counts it.
     """
 

@@ -32,7 +32,7 @@ class IndexRow(NamedTuple):
         size_bytes: Size of its files.
         disk_bytes: Disk space in bytes.
         hits: Number of times it was loaded from the disk.
-        last_use: When it was loaded last, in seconds since 1970; 0: never.
+        last_use: Time at which it was loaded last, in seconds since 1970; 0: never.
     """
 
     name: str = ""

@@ -30,7 +30,7 @@ class Made(NamedTuple):
     A checkpoint.
 
     Attributes:
-        tensors: By their whole names.
+        tensors: Tensors by their whole names.
         w13: (E, 2 I, H) float64, gates first.
         w2: (E, H, I) float64.
         bias13: (E, 2 I) float64, gates first.

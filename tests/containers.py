@@ -46,8 +46,8 @@ class Stage(NamedTuple):
     Attributes:
         steps: Its instructions: a word, and the rest of the line.
         values: Values of its build arguments and its environment.
-        packages: What it installs with pip, alone or with all that it requires.
-        without_requirements: What it installs alone.
+        packages: Packages that it installs with pip, alone or with all that they require.
+        without_requirements: Packages that it installs alone.
     """
 
     steps: list[tuple[str, str]]

@@ -37,7 +37,7 @@ class Crowd:
         device: Device of the layer.
         threads: Number of threads.
         streams: CUDA streams that they choose from at random.
-        max_tokens: What the layer's memory is planned for.
+        max_tokens: Number of tokens that the layer's memory is planned for.
 
     Attributes:
         calls: Eager calls and replays, and of each how many gave a wrong result.

@@ -86,7 +86,7 @@ class Line:
     A command line of the documentation.
 
     Attributes:
-        page: Where it stands first.
+        page: First page that has it.
         text: As it is written, from its first word on.
         is_name: Whether it stands in a sentence and names a command without what that needs.
     """

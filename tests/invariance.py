@@ -158,9 +158,9 @@ class Batch:
 
     Attributes:
         call: The arguments.
-        group: Whose rows the owned ones are, in their order.
-        row: Which of the pool's.
-        is_owned: Of the result, which rows belong to a group.
+        group: Group of each owned row, in their order.
+        row: Number of each owned row in the pool.
+        is_owned: Whether each row of the result belongs to a group.
     """
 
     call: Call

@@ -24,7 +24,7 @@ class Kind(NamedTuple):
         module: Its module below ``transformers.models``.
         config: Its class of configs.
         block: The class of a layer with router and experts.
-        words: What its config says beside sizes.
+        words: Fields of its config besides sizes.
         layer: The number that the class wants; None: it wants none.
     """
 
@@ -135,7 +135,7 @@ class Model(NamedTuple):
     A layer of a family.
 
     Attributes:
-        config: What its config.json says.
+        config: Content of its config.json.
         block: The layer of transformers.
         tensors: The experts as a checkpoint has them, fused, below `PREFIX`.
     """

@@ -48,10 +48,11 @@ class Record:
     What became of a test.
 
     Attributes:
-        test: As pytest names it; a file, if it could not be imported; empty where a night begins.
+        test: Name of the test in pytest; a file, if it could not be imported; empty where a night
+            begins.
         outcome: ``started`` is as good as failed, unless the test is running right now.
         seconds: Duration of the test with its fixtures.
-        commit: That it ran at; with ``-dirty`` if files had been changed since.
+        commit: Commit at which it ran; with ``-dirty`` if files had been changed since.
         error: First line of it.
     """
 

@@ -41,7 +41,7 @@ def make(
         rows: Rows of each group.
         n: Columns of the output.
         k: Length of the sums.
-        device: Where the tensors live.
+        device: Device of the tensors.
         dtype: Type of a and b.
         b_dtype: Type of b where it is another one.
         a_scales: How many values of a share one scale, where that is otherwise than b's.
@@ -49,7 +49,7 @@ def make(
         out_dtype: Type of the output.
         bias: Whether there is one.
         is_exact: Small integers and power-of-two scales: every sum is exact in float32.
-        seed: Of the random numbers.
+        seed: Seed of the random numbers.
     """
     problem = GroupedGemmProblem(
         layout=Layout(layout),

@@ -48,11 +48,11 @@ class Case:
     One call and what it must give.
 
     Attributes:
-        kernel: Whose call it is.
-        arguments: What the kernel takes, in order, without the number of SMs; q holds garbage.
+        kernel: Config of the kernel whose call it is.
+        arguments: Arguments of the kernel, in order, without the number of SMs; q holds garbage.
         owned: Rows that belong to a group.
-        q, scale: What the kernel writes (or, for tensor, reads).
-        expected_q, expected_scale: What they must be.
+        q, scale: Tensors that the kernel writes (or, for tensor, reads).
+        expected_q, expected_scale: Right values of these tensors.
     """
 
     kernel: SiluMulQuantizeConfig
@@ -96,8 +96,8 @@ def make(
         rows: Rows of each group.
         columns: Columns I of the result.
         is_exact: Gates are open, shut or 0, so that y is the same however exp() is computed.
-        seed: Of the random numbers.
-        device: Where the tensors live.
+        seed: Seed of the random numbers.
+        device: Device of the tensors.
     """
     chance = torch.Generator().manual_seed(seed)
     lead, name, groups = _groups(kernel.layout, rows)

@@ -30,7 +30,7 @@ class Gpu(NamedTuple):
     Attributes:
         num_sms: Multiprocessors: each has one CTA.
         clock_mhz: Cycles in a microsecond.
-        dram_bytes: What memory delivers to all of them in a cycle.
+        dram_bytes: Bytes that memory delivers to all SMs in a cycle.
         l2_capacity: Bytes that stay in L2.
     """
 
@@ -153,9 +153,9 @@ class Tiles(NamedTuple):
     Every tile of a call in the order in which CTAs take them: tile i is CTA i % num_sms's.
 
     Attributes:
-        cycles: What a tile's math warps take.
+        cycles: Cycles that a tile's math warps take.
         loads: Bytes that it loads from L2.
-        misses: Those among them that come from memory.
+        misses: Those loads that come from memory.
     """
 
     cycles: float

@@ -23,7 +23,7 @@ class Request:
     """
     Attributes:
         method: ``GET`` or another.
-        path: What follows the server's address.
+        path: Path behind the server's address.
         headers: Names in lower case.
         body: Body of the request.
     """

@@ -31,7 +31,7 @@ class Traced(NamedTuple):
         targets: Operations that a graph of it must hold.
         call: Takes the tensors, and returns a tensor or several.
         tensors: Returns them for a number of rows.
-        rows_of: Which dimension of each tensor is the rows; None: none is.
+        rows_of: The dimension of each tensor that is the rows; None: none is.
         batched: Place of the tensor that vmap is tried with, and its name.
     """
 

@@ -66,7 +66,7 @@ class TuningReport:
     Attributes:
         arch: The target.
         device: Name of the device.
-        rows: One for each problem.
+        rows: One result for each problem.
         wall_s: Seconds from beginning to end.
     """
 

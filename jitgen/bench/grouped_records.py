@@ -58,7 +58,7 @@ class Measured(Record):
     One case, and how long every side took.
 
     Attributes:
-        section: What it was for.
+        section: Section of the report for which it was measured.
         case: The sizes.
         kernel: Name of the kernel that the selector chose; empty if jitgen was not timed.
         flop: Floating point operations of the valid rows.
@@ -66,7 +66,7 @@ class Measured(Record):
         launches: Calls that share a pair of events, each on operands of its own.
         times: Times of `jitgen`, the peers, and a peer's padding.
         missing: Sides that were not timed, and why.
-        detail: What else was seen, for example the clock.
+        detail: Other facts of the measurement, for example the clock.
     """
 
     JSON: ClassVar[str] = (

@@ -89,7 +89,7 @@ class Contest:
         in_graphs: Whether the calls of a side are captured in one CUDA graph; otherwise only the
             first call is timed.
         batches: The calls of each side with a right result.
-        ready: The same sides with all of their properties.
+        ready: The same sides, by name, with all of their properties.
         errors: The errors that their checks returned.
         missing: The other sides, each with the reason.
     """

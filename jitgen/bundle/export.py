@@ -43,7 +43,7 @@ class MissingKernels(BundleError):
     Kernels of the plan are not in the store.
 
     Attributes:
-        names: Their names.
+        names: Names of the missing kernels.
     """
 
     def __init__(self, names: tuple[str, ...], advice: str) -> None:
@@ -63,7 +63,7 @@ def wanted(
 
     Args:
         asked: The plans.
-        archs: Their targets.
+        archs: Targets of the kernels.
         store: The store with the measurements of this machine.
         devices: Names of devices. For a target without any of these: JITGEN_DEVICE, otherwise all
             of its devices and that of this machine.
@@ -102,7 +102,7 @@ def export(
 
     Args:
         asked: The plans.
-        archs: Their targets.
+        archs: Targets of the kernels.
         path: The file; an existing one is replaced.
         store: The store with the kernels.
         devices: See `wanted`.

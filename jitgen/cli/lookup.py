@@ -95,8 +95,8 @@ def find(text: str, store: Store, *, with_files: bool = False) -> Named:
     Return the kernel that `text` names: a kernel name, a key, or the first digits of one.
 
     Args:
-        text: What the user typed.
-        store: Where keys are looked up.
+        text: Text that the user typed.
+        store: Store in which keys are looked up.
         with_files: Whether it may also be the path of an edited kernel, ``FILE.py``.
 
     Raises:

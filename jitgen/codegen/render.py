@@ -48,7 +48,7 @@ class Source:
     A rendered kernel.
 
     Attributes:
-        config: What it was rendered from.
+        config: Config from which it was rendered.
         arch: The target.
         name: Name of the kernel, and the symbol that its artifact exports.
         text: The Python source; the same config and target always give the same bytes.

@@ -78,7 +78,7 @@ class Section(NamedTuple):
         name: Its name.
         kind: Its type, by number.
         flags: Its flags.
-        offset, size: Where it lies in the file, and its bytes in memory.
+        offset, size: Offset of the section in the file, and its bytes in memory.
         link: Index of a related section: of a table of symbols, the section with their names.
         content: Its bytes; empty where the file holds none.
     """

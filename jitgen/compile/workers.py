@@ -90,7 +90,7 @@ class Outcome:
         task: The task as it was given.
         index: Its position among the tasks.
         kind: How it ended.
-        result: What the function returned; None unless `kind` is ``ok``.
+        result: Value that the function returned; None unless `kind` is ``ok``.
         error: Type and message of the exception, or how the process ended; None if all went well.
         log: The last 4 KiB of the task's output, or the traceback of its exception.
         seconds: Seconds from fork to end.

@@ -172,8 +172,8 @@ class _Queue:
     The calls of one device.
 
     Attributes:
-        programs: Their kernels, launched or not.
-        steps: Their launches, in order.
+        programs: Kernels of the calls, launched or not.
+        steps: Launches of the calls, in order.
         last: By the number of each call, its last step, or if it has none the last steps of the
             calls that it follows.
         given: Tensors among the arguments, with the names that calls have for them.

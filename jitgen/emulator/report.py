@@ -97,11 +97,12 @@ class Run:
         cpu_seconds: CPU seconds of the process in this time, which other work of the computer does
             not change.
         findings: Mistakes that the run found.
-        counts: What was executed: bulk copies, their bytes, matrix instructions, ...
+        counts: Numbers of executed operations and of their bytes: bulk copies, matrix instructions,
+            ...
         warp_instructions: Instructions times warps that executed them, for each function of the
             generated source.
         coverage: What was executed of each kernel, by its name in the PTX.
-        observed: What it observed of its schedule.
+        observed: Observations of its schedule.
         firsts: Clusters of its launches, by number, that were first where that was observed.
         devices: Number of devices that ran together. Observations of words of memory are only
             recorded for one device.
@@ -140,7 +141,7 @@ class Report:
     Attributes:
         name: Name of the kernel.
         arch: Target, for example ``sm_90a``.
-        runs: One for each mode, in the order in which they ran.
+        runs: One run for each mode, in the order in which they ran.
         explored: Modes among them that were added because results depend on the schedule.
     """
 

@@ -67,8 +67,8 @@ class WarmUpReport:
         arch: The target.
         rank: Number of this rank.
         world: Number of ranks.
-        rows: One for each kernel: those of a plan with the most calls first, given ones in their
-            order.
+        rows: One result for each kernel: those of a plan with the most calls first, given ones in
+            their order.
         lost: Ranks that died or fell silent over a kernel, which another rank then compiled.
         wall_s: Seconds that this rank spent on the warm-up.
         manifest: For each kernel the rank that compiled it, its machine and the seconds: JSON

@@ -155,7 +155,7 @@ def numbers_of(values: Tensor, scale: Tensor, layout: BLayout, form: PrepackedFo
         values: (..., K) int8.
         scale: (..., S) float32, as `restored` returns them.
         layout: Layout of the weights.
-        form: Their format.
+        form: Format of the weights.
     """
     repeated = scale.repeat_interleave(form.facts.values, -1)[..., : values.shape[-1]]
     product = values.float() * repeated  # exact: 4 bits times 11

@@ -63,7 +63,7 @@ class Row:
         info: Its line in a list of entries.
         state: Whether calls find it.
         reason: Why calls do not find it; empty if they do.
-        created: When it was compiled, ISO 8601; empty where its record cannot be read.
+        created: Time at which it was compiled, ISO 8601; empty where its record cannot be read.
         compile_s: Seconds that compiling it took.
     """
 
@@ -83,7 +83,7 @@ class CacheReport:
         root: Its folder.
         mode: ``rw``, ``ro`` or ``off``.
         bases: Roots that are only read.
-        made: When the report was made, seconds since 1970.
+        made: Time at which the report was made, seconds since 1970.
         stats: Totals of the own root.
         rows: Every entry, the last used first.
         failures: Remembered failures by key.

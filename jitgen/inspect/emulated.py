@@ -20,7 +20,7 @@ class Found:
     Attributes:
         kind: Its kind; see `jitgen.emulator.findings`.
         severity: ``error`` or ``warning``.
-        message: What happened.
+        message: Description of the finding.
         place: A text that says where.
         origin: The line of the source; None where it is not known.
         ptx: The line of PTX; None if it is not known.

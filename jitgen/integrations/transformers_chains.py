@@ -48,7 +48,7 @@ class _Kept:
     Record of a module that was called.
 
     Attributes:
-        places: Where the module held its weights.
+        places: Memory, shape and type of the module's weights at the call.
         top_k: Number of experts of a token.
         activation: The fields of `MoEConfig` for its activation.
         config: Config of its MoE layer.

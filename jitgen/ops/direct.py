@@ -149,8 +149,8 @@ def require_scales(
     Args:
         name: Name of the argument in errors.
         scale: The scales.
-        form: Their format.
-        shape: Their required shape; in atoms, the number of blocks may be larger.
+        form: Format of the scales.
+        shape: Required shape of the scales; in atoms, the number of blocks may be larger.
         of_result: Whether a kernel writes them. Then they must be contiguous, too, because results
             are never copied.
     """

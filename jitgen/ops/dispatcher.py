@@ -166,7 +166,7 @@ def require_apart(
 
     Args:
         tensors: The tensors of the call, by name.
-        written: Which of them it writes.
+        written: Names of those tensors that the call writes.
         in_place: Tensors of which the call reads each element before it writes the same place: an
             output may be one of these tensors as a whole, but not a part of one.
 

@@ -62,8 +62,8 @@ class Output:
         name: Name of the argument.
         found: The tensor that the kernel writes; `untouched` before.
         expected: The right values.
-        owned: Which values, or rows, belong to a group: bool, of the first dimensions of `found`.
-            The others must not be changed. None: all belong to a group.
+        owned: Whether each value, or row, belongs to a group: bool, of the first dimensions of
+            `found`. The others must not be changed. None: all belong to a group.
         differ: Function of found and expected values that says which of them differ.
         of_groups: Whether the first dimension is the group.
     """

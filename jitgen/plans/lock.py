@@ -38,7 +38,7 @@ class MissingKernels(LockError):
     Kernels of the plans are not in the store.
 
     Attributes:
-        names: Their names.
+        names: Names of the missing kernels.
     """
 
     def __init__(self, names: tuple[str, ...], advice: str) -> None:
@@ -59,7 +59,7 @@ def locked(
 
     Args:
         plans: The plans, with different names.
-        archs: Their targets.
+        archs: Targets of the kernels.
         store: The store with the kernels, and with the measurements of this machine.
         devices: Names of devices. For a target without any of these: JITGEN_DEVICE, otherwise all
             of its devices and that of this machine.

@@ -38,7 +38,7 @@ class Plan:
 
     Attributes:
         name: Name of a shipped plan, or of the file without its ending.
-        description: One sentence, may be empty.
+        description: Description of the plan in one sentence; may be empty.
         sweeps: Its problems: fixed sizes with a range of rows each.
         origin: The path of its file; empty for a plan that comes with jitgen or was made by this
             process.

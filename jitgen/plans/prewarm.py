@@ -90,7 +90,7 @@ class PrewarmReport:
 
     Attributes:
         arch: The target.
-        rows: One for each kernel, in the order in which they were given.
+        rows: One result for each kernel, in the order in which they were given.
         wall_s: Seconds from beginning to end.
         jobs: Number of compile processes that ran at the same time; 0 if none was needed.
         devices: Names of the devices for which a plan's kernels were chosen; empty for other

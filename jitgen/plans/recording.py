@@ -48,7 +48,7 @@ class Calls:
 
     Attributes:
         arch: The target that served them.
-        problem: Their problem, with a mean of one row per group.
+        problem: Problem of the calls, with a mean of one row per group.
         rows: Number of calls for each mean of rows per group.
     """
 

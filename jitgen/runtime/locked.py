@@ -43,8 +43,8 @@ class Difference(NamedTuple):
     A difference from a lock.
 
     Attributes:
-        what: What differs, as a clause.
-        mend: What to do about it.
+        what: The difference, as a clause.
+        mend: Advice how to resolve it.
     """
 
     what: str

@@ -118,7 +118,7 @@ class Table:
         device: Its name.
         arch: The target of the kernels.
         conditions: Further conditions of the measurements: driver, versions, date of the table.
-        records: One for each problem.
+        records: One record for each problem.
     """
 
     device: str

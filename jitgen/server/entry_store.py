@@ -89,7 +89,7 @@ class EntryStore:
     Attributes:
         store: The entries on the disk.
         lru: Packed entries in memory.
-        revocations: Which entries are revoked.
+        revocations: The revocations, by which entries are refused.
         vouching: Which entries this service vouches for; None: it hands out every entry that is
             neither edited, damaged nor revoked.
     """

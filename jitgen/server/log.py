@@ -40,7 +40,7 @@ class Log:
     Writes the log.
 
     Args:
-        stream: Where to; None for standard error.
+        stream: Stream to which it writes; None for standard error.
     """
 
     def __init__(self, stream: IO[str] | None = None) -> None:

@@ -28,9 +28,9 @@ class Picture:
     One drawing of the overview page.
 
     Attributes:
-        title: What it is about.
+        title: Title of the drawing.
         drawing: SVG and its key.
-        note: What it sums up to, in a sentence.
+        note: Summary of the drawing, in a sentence.
     """
 
     title: str

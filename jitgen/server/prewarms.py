@@ -38,7 +38,8 @@ class Prewarm:
 
     Attributes:
         number: Its name in paths: 64 hexadecimal digits, like a key.
-        plan, arch, toolchain, token: What was asked for, and the token that asked.
+        plan, arch, toolchain, token: Names of the plan, target and toolchain that were asked for,
+            and of the token that asked.
         total: Number of the plan's kernels.
         rows: The results, in the order in which they came.
         error: Why it ended early; empty if it did not.

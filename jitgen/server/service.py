@@ -73,7 +73,7 @@ class Service:
         metrics, log: Its metrics and its log.
         history: Growth of the counters in the last day.
         unconfined: Why its compile processes are not confined; empty if they are.
-        started: When it started, in seconds since 1970.
+        started: Time at which it started, in seconds since 1970.
 
     Raises:
         SettingError: A file that the settings name is wrong.

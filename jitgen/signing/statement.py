@@ -80,7 +80,7 @@ class Statement:
         meta_sha256: SHA-256 of its ``meta.json``, byte for byte.
         builder: Name of the builder, for people.
         toolchain: Versions of its toolchain, as in the key document.
-        signed_at: When it was signed.
+        signed_at: Time of the signature.
     """
 
     key: str

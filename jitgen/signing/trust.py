@@ -97,7 +97,7 @@ class Trust:
 
     Attributes:
         version: Grows with each document.
-        issued: When it was signed.
+        issued: Time at which it was signed.
         expires: When it expires; from then on no entry is accepted.
         roots: Keys that may sign trust documents, unless they are revoked.
         keys: Keys that may sign entries, by keyid.

@@ -112,8 +112,8 @@ def refuse_stages(stages: int, most: int, *, stage: int, fixed: int, smem_bytes:
     Refuse more operand stages than shared memory holds.
 
     Args:
-        stages: Operand stages.
-        most: As many as there is memory for.
+        stages: Number of operand stages.
+        most: Largest number of stages for which there is memory.
         stage: Bytes of one stage.
         fixed: Bytes of everything else.
         smem_bytes: Bytes of shared memory of a CTA.

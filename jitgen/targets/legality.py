@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
     Attributes:
         ok: Whether the target can run the config.
         code: The first rule that was broken, for example ``E_REGS``; empty when legal.
-        reason: That rule with its numbers; empty when legal.
+        reason: The broken rule with its numbers; empty when legal.
         derived: The numbers that the template needs besides the config; None if refused.
     """
 

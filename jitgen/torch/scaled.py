@@ -268,7 +268,7 @@ def _atoms(name: str, scale: Tensor, matrix: Tensor, elements: int, values: int)
 
 
 _ALONG_K = ("RowWise", "RowWise")
-"""The recipes of operands whose groups are along K: their scales come behind the sums."""
+"""The recipes of operands whose groups are along K: their scales are applied after the sums."""
 
 _KINDS: dict[tuple[str, ...], Callable[[Tensor, Tensor, _Scales, _Scales], Scales]] = {
     _ALONG_K: _of_rows,

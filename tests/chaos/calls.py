@@ -100,7 +100,7 @@ class Operation:
     Something that programs and people do with a cache.
 
     Attributes:
-        name: What to call it.
+        name: Name of the operation.
         prepare: Makes the cache that it begins with.
         work: Does it; returns a complaint, or nothing.
     """

@@ -55,7 +55,8 @@ class Outcome:
         code: Its exit code.
         out: Standard output of the command.
         err: Standard error of the command.
-        seconds: What it computed, with the start of Python; other work of the machine is not seen.
+        seconds: CPU seconds of the command with the start of Python, so that other work of the
+            machine does not count.
         megabytes: The most memory that it held.
     """
 

@@ -87,7 +87,7 @@ class Prebuilt:
     The libraries, by the names of their kernels.
 
     Attributes:
-        good: What a compile gives.
+        good: The library that a compile of each kernel gives.
         foreign: Twins that no compile gave.
     """
 

@@ -20,7 +20,7 @@ class Stage:
 
     Attributes:
         name: Its name.
-        goal: What must not happen.
+        goal: Statement that must hold under the attack.
         counts: How often what happened.
         lines: One line for each situation, where there are few; where there are many, for those
             that went wrong.

@@ -27,7 +27,7 @@ class Text:
         name: Description of the text.
         write: Writes it; takes the cache's root, which holds two kernels, and a free path.
         words: The command that meets it; ``FILE`` stands for the path, ``KEY`` for a key.
-        says: What it has to say about it; empty where silence is right.
+        says: Text that the command's output must have; empty where silence is right.
         suffix: How the free path ends.
     """
 

@@ -28,11 +28,11 @@ class Mutation:
 
     Attributes:
         name: Description of the mistake.
-        program: Which kernel it is made in.
+        program: Name of the program in which it is made.
         edit: Function that makes it.
-        kind: Of the finding that it must give; ``fault`` or ``deadlock`` if the kernel does not
-            come to its end, ``wrong`` if only the result shows it.
-        names: What the text of the finding must contain, in this order.
+        kind: Kind of the finding that it must give; ``fault`` or ``deadlock`` if the kernel does
+            not come to its end, ``wrong`` if only the result shows it.
+        names: Texts that the finding must contain, in this order.
         of_source: Whether the edit is one of the source, which is compiled again, not of the PTX.
     """
 

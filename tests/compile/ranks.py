@@ -139,7 +139,7 @@ class Kernels:
 
     Attributes:
         dispatch, combine_ranks: Configs of the kernels under test.
-        arch: What they are compiled for.
+        arch: Target for which they are compiled.
         edits: Texts of their sources and what stands there instead, by the operation.
         edited: The device that has the edits; None: all have them.
         pauses: A device that does nothing for a while when it has sent its tokens, before it takes

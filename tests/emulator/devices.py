@@ -39,7 +39,7 @@ class Host:
 
     Attributes:
         count: Number of devices.
-        windows: What all of them see.
+        windows: Windows that all devices see, by name.
         calls: The calls, in their order.
         unknown: Names of what holds nothing at first.
     """

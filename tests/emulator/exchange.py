@@ -251,8 +251,8 @@ class Exchange:
 
     Attributes:
         host: The devices.
-        outs, errors: Of each device what it computes, and whether a wait came to its limit.
-        wanted: What it should compute in the last round.
+        outs, errors: For each device its results, and whether a wait came to its limit.
+        wanted: The right results of the last round.
     """
 
     host: Host

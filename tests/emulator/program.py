@@ -153,7 +153,7 @@ def run_grid(body: str, words: NDArray[np.uint32], clusters: int, **options: Any
         body: Its instructions; %rd1 is the address of `words`.
         words: Words of global memory.
         clusters: Clusters of one CTA.
-        options: Of `Machine`.
+        options: Arguments of `Machine`.
     """
     head = "ld.param.b64 %rd1, [words];\n"
     text = f".version 8.8\n.target sm_90a\n.visible .entry kernel(.param .u64 words)\n{{\n{head}"

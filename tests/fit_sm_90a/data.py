@@ -36,8 +36,8 @@ class Measured:
     The candidates of one problem and their microseconds.
 
     Attributes:
-        problem: As a call has it.
-        distribution: Which group has which rows.
+        problem: The problem, as a call has it.
+        distribution: Distribution of rows over groups.
         times: Microseconds of each candidate.
         is_survey: Whether it is of the survey, and not of the table.
     """

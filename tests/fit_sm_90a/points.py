@@ -45,7 +45,7 @@ class Constants:
     Which constants there are, and where each stands in the vector.
 
     Args:
-        start: Those that are not fitted are as here.
+        start: Constants of which those are kept that are not fitted.
         keys: Tiles that are.
     """
 

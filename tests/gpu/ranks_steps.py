@@ -69,7 +69,7 @@ class Side:
     A layer of all ranks in one mode, with its windows and graphs.
 
     Args:
-        soak: What it belongs to.
+        soak: The soak that it belongs to.
         mode: One of `MODES`.
         number: The number of its map.
         wait_s: How long it waits for a rank before it masks it.

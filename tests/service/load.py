@@ -76,7 +76,7 @@ async def fetch(
     token: str,
     encoding: str,
 ) -> tuple[bytes, float]:
-    """Return an entry's body, and how long it took."""
+    """Return an entry's body, and the seconds until it was there."""
     reader, writer = connection
     start = time.perf_counter()
     writer.write(

@@ -42,7 +42,7 @@ class Running:
     One service below `folder`, with tokens of one scope each and one of all.
 
     Attributes:
-        tokens: Their texts, by scope; ``all`` for all of them.
+        tokens: Texts of the tokens, by scope; ``all`` for all of them.
         url: Address at which it listens.
         scheme: ``https`` where it has a certificate.
         bundles: The folder of bundles, where there is one.

@@ -35,7 +35,8 @@ class Plan:
 
     Attributes:
         at: The number of the first.
-        number: With which error; 0: the process is killed instead, before the call.
+        number: Number of the error that calls fail with; 0: the process is killed instead, before
+            the call.
         goes_on: Whether all that follow fail, too.
         count: Number of calls so far.
         hits: How many failed.

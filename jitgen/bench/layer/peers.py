@@ -174,7 +174,9 @@ INDUCTOR = "torch-inductor"
 INDUCTOR_NOTE = "torch._scaled_grouped_mm: row-wise scales, other numerics, less work"
 
 Multiply = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Arguments: rows, (G, K, N) weights, both scales, ends of the groups."""
+"""
+A grouped product. Its arguments are rows, (G, K, N) weights, both scales, and ends of the groups.
+"""
 
 
 def prepare_inductor(operands: Operands) -> Ready:

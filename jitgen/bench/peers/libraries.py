@@ -27,7 +27,8 @@ cuBLASLt has its fast kernels for multiples of this number of rows of a; groups 
 
 _ALLOWANCE = 4.0
 """
-torch's fast accumulation keeps the few bits of the tensor core's accumulators over the whole of K.
+Factor of the allowed error: torch's fast accumulation keeps the few bits of the tensor core's
+accumulators over the whole of K.
 """
 
 _GRAIN, _PAIR_ROWS = 4, 256

@@ -43,7 +43,7 @@ class Placement:
     The placement of the bytes of a tile.
 
     Attributes:
-        where: Which bytes of shared memory: adjacent ones, or the offset of each [size].
+        where: The bytes of shared memory: adjacent ones, or the offset of each [size].
         order: Where they are adjacent and swizzled, the 16-byte chunk of the tile [size / 16] that
             each chunk of them holds; None where none changes its place.
     """

@@ -29,7 +29,7 @@ class Window:
     A buffer on each device.
 
     Attributes:
-        tensors: Those of the devices, by number, all of one size.
+        tensors: The tensor of each device, by its number, all of one size.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:

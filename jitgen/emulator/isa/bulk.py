@@ -135,7 +135,7 @@ def load_bytes(
         mask: The threads whose guard holds [n]; None: all.
         places: Destinations, sources and sizes.
         barriers: Addresses of mbarriers that are signalled.
-        ctas: Of a multicast, a bit for each CTA; else None.
+        ctas: For a multicast, a bit for each CTA that gets the data; else None.
     """
     for issue in issues(f, at, mask):
         to, origin, size = _operands(issue, places)

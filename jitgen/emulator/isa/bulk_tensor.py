@@ -155,10 +155,10 @@ def load_boxes(
         f: The fragment.
         at: Index of the instruction.
         mask: The threads whose guard holds [n]; None: all.
-        addresses: Of the box in shared memory, and of the mbarrier.
+        addresses: Addresses of the box in shared memory, and of the mbarrier.
         maps: Addresses of the tensor maps.
         coordinates: int32, innermost first.
-        ctas: Of a multicast, a bit for each CTA; else None.
+        ctas: For a multicast, a bit for each CTA that gets the data; else None.
         is_pair: Whether the instruction has cta_group::2.
     """
     for issue in issues(f, at, mask):

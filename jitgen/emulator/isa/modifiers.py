@@ -32,7 +32,7 @@ def modifiers(instruction: Instruction, known: str, *, types: int = 1) -> frozen
 
     Args:
         instruction: ``fma.rn.ftz.f32 ...`` has the modifiers ``rn`` and ``ftz``.
-        known: Those that the caller understands, with blanks in between.
+        known: Modifiers that the caller understands, with blanks in between.
         types: How many parts at the end of the opcode are types.
 
     Raises:

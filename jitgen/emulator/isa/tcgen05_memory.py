@@ -42,9 +42,10 @@ class CopyShape:
     Attributes:
         row_bytes: Bytes of a row in shared memory.
         rows: The row that each lane of tensor memory gets [128].
-        bits: Of an element in shared memory; those of less than 8 are packed, 16 in 16 bytes with
-            padding behind them, and get a byte each. PTX ISA, section "Optional Decompression":
-            where in its byte an element of four bits lies is only drawn there, in bits 2 to 5.
+        bits: Bits of an element in shared memory; elements of less than 8 are packed, 16 in 16
+            bytes with padding behind them, and get a byte each. PTX ISA, section "Optional
+            Decompression": where in its byte an element of four bits lies is only drawn there, in
+            bits 2 to 5.
     """
 
     row_bytes: int

@@ -133,7 +133,7 @@ def multiply(f: Fragment, at: int, mask: Mask, form: Form, operands: Vector) -> 
         at: Index of the instruction.
         mask: The threads whose guard holds [n]; None: all.
         form: The parts of its opcode.
-        operands: What `Operands` holds, one element or [n] each, and the lane masks.
+        operands: The fields of `Operands`, one element or [n] each, and the lane masks.
     """
     for thread in f.selected(mask).tolist():
         d, a, b, descriptor, is_added, scale_a, scale_b, *disabled = (

@@ -130,7 +130,7 @@ class Part:
     Warps of one warpgroup, each of which accesses different lanes.
 
     Attributes:
-        threads: Their threads, as indices 0..n-1 of the fragment's [k].
+        threads: Threads of the warps, as indices 0..n-1 of the fragment's [k].
         cells: The words [registers, k], or [2, registers, k] if packed.
         is_turned: Whether the words are [k, registers] instead, as slices of tensor memory are.
         warps: The warp of each granule, as an index of the fragment's warps.

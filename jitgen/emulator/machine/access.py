@@ -35,8 +35,8 @@ class Access:
             accesses every granule. READ only.
         is_async: Whether the access is through the async proxy, which sees ordinary writes only
             after a proxy fence. The rows are one, or it is joint.
-        lanes: Which lanes of the warps: one for all granules, or for each [k]; None: it does not
-            matter, as all lanes take part.
+        lanes: Lanes of the warps: one for all granules, or for each [k]; None: it does not matter,
+            as all lanes take part.
         scope: The scope of a relaxed access.
         rank: Rank of the accessing CTA, if a cluster shares the memory.
     """

@@ -153,7 +153,7 @@ class Clocks:
 
         Args:
             agents: Warps, each once; each begins a new epoch.
-            units: Their units [k], none of which is a warp.
+            units: The units that the agents start [k], none of which is a warp.
             epochs: Epochs of the work that the units start [k].
         """
         clocks = self.vector[agents]
@@ -338,8 +338,8 @@ class AsyncUnit:
         agent: Its clock agent. Work of the n-th group, from 1, has the epoch n, or a later one if
             `split` was called.
         committed: Groups that were closed.
-        pending: What is left to do of each group that is not known to be complete, the open one
-            last. Where work is not deferred there is nothing to do.
+        pending: Work that is left to do of each group that is not known to be complete, the open
+            one last. Where work is not deferred there is nothing to do.
         writer: The agent of what it writes to global memory, in the same epochs; `NO_AGENT` if it
             does not.
         used: The epoch of its latest work, of units that note it, committed or not.

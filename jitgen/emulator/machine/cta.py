@@ -141,7 +141,7 @@ class Cta:
         Return an asynchronous unit, made on first use.
 
         Args:
-            kind: What it does, such as "bulk".
+            kind: Kind of its work, such as "bulk".
             warp: The warp that it belongs to.
             lane: The lane that it belongs to; `ALL_LANES`: the whole warp. For "cp.async" a bit for
                 each of the lanes that copy together.

@@ -31,7 +31,8 @@ class Finding:
 
     Attributes:
         kind: "race", "uninitialised", "proxy", "exit", ...
-        message: What happened the first time, with the addresses of that time.
+        message: Description of the mistake as it happened the first time, with the addresses of
+            that time.
         at: Index of the instruction; NOWHERE if there is none.
         place: A text of the instruction's place: line of the kernel's source, PTX line, text.
         who: CTA and threads of the first time.

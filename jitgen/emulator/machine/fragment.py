@@ -65,7 +65,7 @@ class Threads:
         lanes: Thread numbers, ascending [n].
         s: The same as an index of the register files' last axis: a slice where they are adjacent.
         n: Number of threads.
-        warps: Their warps, ascending.
+        warps: Warps of the threads, ascending.
         warp_starts: Index in `lanes` of each warp's first thread.
         counts: Threads of each warp.
         agents: Clock agents of `warps`.
@@ -251,7 +251,7 @@ class Fragment:
         Args:
             at: Index of the instruction.
             stamp: A number that every event changes, as `cluster.events`.
-            found: What the instruction found, compared with ``==``.
+            found: Value that the instruction found, compared with ``==``.
         """
         previous = self.seen.get(at)
         self.seen[at] = (stamp, found)

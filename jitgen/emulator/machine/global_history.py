@@ -100,8 +100,8 @@ class GlobalHistory:
             at: Index of the instruction.
             found: The range of memory that is accessed.
             place: The bytes of it that are accessed.
-            access: Who and how; not joint. Arrays in it have an element for each access of a
-                scattered place.
+            access: The agents and the kind of access; not joint. Arrays in it have an element for
+                each access of a scattered place.
         """
         if not self.is_checked:
             return

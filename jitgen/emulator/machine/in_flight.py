@@ -93,7 +93,7 @@ def check_touched(f: Fragment, at: int, rows: dict[int, str], of_a: list[str]) -
         f: The fragment that executes the instruction.
         at: Index of the instruction.
         rows: Names of registers that may lack the fence, by their rows in `InFlight.touched`.
-        of_a: Those of the registers that hold A.
+        of_a: Those of the registers that hold A of the product.
     """
     for row, name in rows.items():
         is_late = f.cta.in_flight.touched[row, f.s]

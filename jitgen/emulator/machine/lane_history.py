@@ -193,7 +193,7 @@ class LaneHistory:
             bounds: The planes of readers with accesses to them, as `Readers.on` returns them.
             rows: The agents that must be ordered after it: one for all, or for each granule [k], or
                 several for all.
-            warps: Those whose lanes are recorded at every access.
+            warps: Warps whose lanes are recorded at every access.
         """
         own = warps & self._clocks.representatives.gaps.keys()
         size = len(self._wrote[granules])

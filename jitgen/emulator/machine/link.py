@@ -29,8 +29,8 @@ class _Parcel:
     Attributes:
         memory: Integers of the peer's memory.
         index: Index of each stored integer in `memory` [k].
-        values: Their new values [k].
-        addresses: Their addresses, in bytes [k].
+        values: New values of the elements [k].
+        addresses: Addresses of the elements, in bytes [k].
     """
 
     memory: Elements
@@ -63,8 +63,8 @@ class Link:
         Args:
             memory: Integers of the peer's memory.
             index: Index in `memory` of each integer that a thread stores [k, elements].
-            values: Their new values [k, elements].
-            addresses: Their addresses, in bytes [k, elements].
+            values: New values of the elements [k, elements].
+            addresses: Addresses of the elements, in bytes [k, elements].
         """
         if any(np.isin(addresses, one.addresses).any() for one in self._parcels):
             self.arrive()

@@ -129,7 +129,8 @@ class Machine:
         launch: The launch of the host.
         mode: When asynchronous work is done and which threads run first.
         chance: The source of every random choice; None in modes without.
-        counts: What was executed, by name ("bulk_loads", "bulk_load_bytes", ...).
+        counts: Numbers of executed operations and of their bytes, by name ("bulk_loads",
+            "bulk_load_bytes", ...).
         block_counts: Executions of each basic block, times the warps that took part [blocks].
         held: Instructions with a guard that held for some thread; see `program.coverage`.
         ways: How threads left each block that ends with a branch: `TAKEN`, `PASSED`, or both.

@@ -48,7 +48,7 @@ class Group:
         kind: Kind of their accesses; see `history`.
         agents: The agents [m].
         agent: The only one, or -1.
-        epochs: Those of the agents [m], by the number in a stamp. For a single agent the epoch
+        epochs: Epochs of the agents [m], by the number in a stamp. For a single agent the epoch
             itself is in the stamp.
     """
 

@@ -83,7 +83,7 @@ class Scattered:
     Granules of global memory, or accesses of a few bytes each at `addresses` [k].
 
     Attributes:
-        addresses: Where each access begins; after `within`, numbers of granules.
+        addresses: Address at which each access begins; after `within`, numbers of granules.
         width: Bytes of each access; after `within`, those of a granule.
     """
 

@@ -51,7 +51,7 @@ class SharedHistory:
         Args:
             clocks: The vector clocks of the cluster.
             size: Bytes of the memory, whole words.
-            name: Whose memory it is, in words.
+            name: Name of the memory's CTA in messages.
             warps: Agents whose lanes are recorded; None: no lanes are.
             spans_ctas: Whether other CTAs of the cluster may access the memory.
         """

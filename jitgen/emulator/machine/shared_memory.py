@@ -147,7 +147,7 @@ class SharedMemory:
             width: Bytes that each reads: a power of 2, or a multiple of 4.
             threads: The threads [k], as indices 0..n-1 of the fragment's.
             kind: READ or RELAXED_READ.
-            lanes: Which lanes access; by default those of `threads`.
+            lanes: Lanes that access; by default those of `threads`.
             scope: The scope of a relaxed access.
         """
         self._note(f, at, offsets, width, threads, kind, lanes, scope)
@@ -305,7 +305,8 @@ class SharedMemory:
         Args:
             f: The fragment that executes the instruction.
             at: Index of the instruction.
-            where: Which bytes. An array that cannot be written to is looked at once only.
+            where: The bytes that are read. An array that cannot be written to is looked at once
+                only.
             agents: The unit, or several, ascending, each of which reads all of the bytes [m].
             epochs: The units' epochs, in the form of `agents`.
             rows: The agents that must be ordered after earlier writes: the warps, or units with

@@ -63,9 +63,9 @@ class Cells:
     Words of tensor memory that an instruction accesses.
 
     Attributes:
-        index: Of lanes and of columns, slices or arrays: what indexes an array [128, 512].
-        granules: Their numbers in the history; a slice if they are adjacent. Not checked to be in
-            bounds.
+        index: Index of an array [128, 512]: slices or arrays of lanes and of columns.
+        granules: Numbers of the granules in the history; a slice if they are adjacent. Not checked
+            to be in bounds.
     """
 
     index: tuple[Where, Where]
@@ -174,7 +174,7 @@ class TensorMemory:
         allocations: Number of columns of each allocation, by its first column.
         is_allocated: Whether each column is allocated.
         sm: The columns of its SM, which other CTAs may have a part of.
-        calls: What each warp has begun, by warp and instruction.
+        calls: Allocations and deallocations that have begun, by warp and instruction.
         asking: Allocations that were not granted, in order.
         closing: Deallocations that the peer CTA has to make as well, by first column.
         last_allocated: Columns of the last allocation.

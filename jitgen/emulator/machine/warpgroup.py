@@ -160,7 +160,7 @@ class Warpgroup:
         agents: Clock agents of its warps as readers of shared memory [4].
         closed: For each warp the number of groups that it closed.
         fences: For each warp the number of wgmma.fence that it executed.
-        chains: What is or was in flight, by accumulators.
+        chains: Chains of products that are or were in flight, by accumulators.
         deferred: Work to do when a group must be complete, by group.
         reads: For each warp what the products of its open group read.
         held: For each warp the registers of A that products in flight read, with their groups.

@@ -68,7 +68,7 @@ class Builder:
         namespace: Objects by the names that they have in generated code.
         next_block: Number of the block that follows in the program, -1 if there is none.
         accesses: Registers that the instruction being translated reads and writes.
-        checks: Which registers generated code checks, and for what.
+        checks: Registers that generated code checks, and what for.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Function:
     Attributes:
         name: Its name.
         params: Names of its results, then of its parameters.
-        start, end: Where its braces open and close; equal for a function without a body.
+        start, end: Indices at which its braces open and close; equal for a function without a body.
     """
 
     name: str

@@ -66,8 +66,8 @@ class Missed:
     An instruction that must be executed by a test, and never was.
 
     Attributes:
-        purpose: What it is for: synchronisation, copy, matrix or store.
-        place: Where it stands: line of the generated source, PTX line, text.
+        purpose: Purpose of the instruction: synchronisation, copy, matrix or store.
+        place: Place of the instruction: line of the generated source, PTX line, text.
         reason: Why nothing can reach it; empty where something should have.
     """
 
@@ -102,7 +102,7 @@ class Coverage:
             [instructions].
         ways: How threads left each block that ends with a branch: `TAKEN`, `PASSED`, or both
             [blocks].
-        excuses: What is unreachable, according to the author of the kernel.
+        excuses: Branches that are unreachable, according to the author of the kernel.
     """
 
     program: Program

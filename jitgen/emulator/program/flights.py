@@ -36,9 +36,11 @@ class Flights:
     The registers of matrix products that the machine has to check, by index of the instruction.
 
     Attributes:
-        accesses: Those that may be in flight when an instruction other than a wgmma accesses them.
-        products: Those that a wgmma uses and that may have been accessed since the last fence.
-        touches: Those of `products` that an instruction other than a wgmma accesses.
+        accesses: By instruction, registers that may be in flight when it, which is no wgmma,
+            accesses them.
+        products: By instruction, registers that it, a wgmma, uses and that may have been accessed
+            since the last fence.
+        touches: By instruction that is no wgmma, those registers of `products` that it accesses.
         rows: A number for each register of `products`.
     """
 

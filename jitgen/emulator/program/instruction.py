@@ -19,7 +19,7 @@ class Instruction:
         index: Its position in the program; called ``at`` everywhere else.
         op: The opcode with all its modifiers: ``"ld.shared.v4.b32"``.
         parts: The opcode's parts: ``("ld", "shared", "v4", "b32")``.
-        operands: At the top level: ``("{%r1, %r2}", "[%rd4+16]")``.
+        operands: Operands, split at the top level: ``("{%r1, %r2}", "[%rd4+16]")``.
         guard: The predicate register of ``@%p1``, or None.
         is_negated: Whether it is ``@!%p1``.
         line: Line of the PTX text, from 1.

@@ -82,7 +82,7 @@ class Module:
         registers: Class (r, q, h, p, w) of each register, or prefix of registers, that is declared.
         code: The instructions.
         labels: Index of the instruction after each label.
-        target: What the code is for, as ``.target`` names it; empty where it is not said.
+        target: Target of the code, as ``.target`` names it; empty where it is not said.
         directives: Numbers of the directives about the launch, by name without the dot.
     """
 

@@ -70,7 +70,7 @@ class Statement:
     A label, a directive or an instruction.
 
     Attributes:
-        text: On one line, without the semicolon; the unique name of a label.
+        text: Text of the statement on one line, without the semicolon; for a label its unique name.
         is_label: Whether it is a label.
         line: Line on which it begins, from 1.
         scope: Scope in which it stands.

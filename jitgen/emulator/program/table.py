@@ -36,7 +36,7 @@ class Rule:
         whole_warp: Its block is entered by whole warps only.
         members: Returns the lanes without which a warp does not enter its block, a bit each.
         starts_block: It starts its block, which can then be executed again.
-        ends_block: Nothing follows it in its block.
+        ends_block: Whether the instruction is the last of its block.
         is_wait: Whether the instruction may stop the threads.
     """
 

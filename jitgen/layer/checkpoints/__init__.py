@@ -67,9 +67,9 @@ def load(  # noqa: PLR0913  # each is one thing to say
         family: One of `FAMILIES`; None: found by the names.
         first_expert: The first expert of this rank.
         local_experts: Number of experts of this rank; None: all from `first_expert` on.
-        rank: Which of `ranks` reads.
+        rank: Number of this rank among `ranks`.
         ranks: How many ranks share the columns I of every expert.
-        device: Where the weights go.
+        device: Device of the weights.
         activation_format: The format to which tokens are quantised, if the weights allow several.
         dequantize: Whether weights of every encoding become bfloat16.
         ignore_input_scales: Whether static scales of tokens are allowed; they are not used.

@@ -50,7 +50,7 @@ def layer(  # noqa: PLR0913  # each is one thing to say
         share: The columns of this rank.
         first_expert: The first expert of this rank.
         local_experts: Number of experts of this rank; None: all from `first_expert` on.
-        device: Where the weights are.
+        device: Device of the weights.
         activation_format: The format to which tokens are quantised, if the weights allow several.
         dequantize: Whether weights are bfloat16 instead of as the model stores them.
         fields: Further fields of `MoEConfig`.

@@ -238,7 +238,7 @@ def said(config: ModelConfig | None, folder: Path | None, prefix: str) -> Said |
 
     Args:
         config: The argument of the caller; None: the ``config.json`` in `folder`, if there is one.
-        folder: Where the tensors are.
+        folder: Folder of the tensors.
         prefix: Prefix of their names.
 
     Raises:

@@ -60,7 +60,7 @@ def of_matrix(
 
     Args:
         matrix: The matrix of the scales.
-        role: Their role.
+        role: Role of the scales.
         scale: The scales that were read.
         used: Returns for each scale whether it has a weight that is not zero.
         origin: Position of the scales in their tensor.

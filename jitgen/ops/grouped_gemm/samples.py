@@ -43,8 +43,8 @@ class Call:
         a: (M, K), or (G, M, K) for the masked layout; rows of e2m1 have K / 2 bytes, and e4m3x2 has
             two rows for each row of the result.
         b: (G, N, K), likewise; or the values of prepacked weights.
-        a_scale: In the layout that kernels read; type and shape follow from the granularity. In
-            atoms, scales that no row needs are NaN. Empty if a has no scales.
+        a_scale: Scales of a in the layout that kernels read; type and shape follow from the
+            granularity. In atoms, scales that no row needs are NaN. Empty if a has no scales.
         b_scale: Likewise; or the factor of prepacked weights.
         alpha: (G,) float32 with nv16 scales; otherwise None.
         bias: (G, N) float32, or None.
@@ -191,7 +191,7 @@ def random_call(  # noqa: PLR0913  # each is one thing to say
             `jitgen.ops.grouped_gemm.prepacked_draws`.
         max_rows: Rows of a for each group of the masked layout; None: those of the largest group,
             and the spare ones. Not given for other layouts.
-        device: Where the tensors are made.
+        device: Device of the tensors.
         seed: The same seed gives the same values on the same kind of device.
 
     Raises:

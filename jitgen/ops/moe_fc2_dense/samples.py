@@ -197,7 +197,7 @@ def of_sizes(
         is_exact: Whether every sum is to be exact.
         is_extreme: Whether the scales of sums that are not exact differ widely.
         seed: Seed of the random numbers.
-        device: Where the tensors are made.
+        device: Device of the tensors.
         spoils_idle: Whether weights of experts without tokens are NaN.
         has_idle: Whether some experts get no tokens on purpose, besides those that get none by
             chance.

@@ -44,7 +44,7 @@ class Sorted(NamedTuple):
     Attributes:
         q: (T * k, K): the token of each row, quantised; rows of no expert are not initialised.
         scale: Its scales, as `jitgen.permute_quantize` returns them.
-        order: What `jitgen.sort_pairs` returns.
+        order: The sorting, as `jitgen.sort_pairs` returns it.
     """
 
     q: Tensor

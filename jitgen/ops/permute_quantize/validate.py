@@ -58,7 +58,7 @@ class Validated(AnyValidated):
     Attributes:
         layout: How rows belong to groups.
         format: Format of the result.
-        walk: What kernels walk over.
+        walk: Whether kernels go through rows or through tokens, or sort the pairs.
         rounding: Rounding of scales that are powers of two in one byte.
         groups: 1, because the choice depends only on tokens.
         num_groups: Groups of ragged and masked rows; 0 for contiguous ones: not known.

@@ -34,7 +34,7 @@ class Arguments(NamedTuple):
     The arguments of a call.
 
     Attributes:
-        x: What is quantised.
+        x: The tensor that is quantised.
         format: Format of the result: the name of the function, an argument only in graphs.
         offs: (G,) int32, for ragged rows.
         masked_m: (G,) int32, for masked ones.

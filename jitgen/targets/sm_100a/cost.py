@@ -90,7 +90,7 @@ def cycles(
 
     Args:
         config: A legal config.
-        paper: What an SM does in a cycle.
+        paper: Rates of an SM per cycle.
         rows: Rows of a that the CTA loads of its 128; it multiplies all.
         promotions: How often sums are promoted for a k-block; None: as a grouped GEMM does, once
             where scales change within K, and never elsewhere.

@@ -21,7 +21,7 @@ class Speed:
     Speed of one tile and cluster.
 
     Attributes:
-        k_block_us: One k-block of a full tile while all SMs are at work, in microseconds.
+        k_block_us: Time of one k-block of a full tile while all SMs are at work, in microseconds.
         tile_us: Time to start and end a tile, as far as nothing hides it.
         skipped: Share of a k-block's time that is saved where all rows are left out.
         stream: Rate of reading as a part of dram_bytes_per_us.
@@ -89,8 +89,8 @@ class SiluFit:
     Constants of the cost model of `silu_mul_quantize`: a call takes its launch and its bytes.
 
     Attributes:
-        speeds: By rows, threads and CTAs of an SM of a tiling and whether it is persistent: the
-            microseconds of a call without rows, and bytes per microsecond.
+        speeds: Microseconds of a call without rows, and bytes per microsecond, of each tiling: by
+            rows, threads, CTAs of an SM, and whether it is persistent.
         other: Both numbers of tilings that were not measured.
         search_us: Additional microseconds of a masked call, to find the rows of its groups.
     """

@@ -24,7 +24,7 @@ class Piece(NamedTuple):
 
     Attributes:
         values: (n, k), or (n, k / 2) bytes of two codes.
-        scale: Their scales; None: no scales.
+        scale: Scales of the values; None: no scales.
         overall: A further factor of all values, (); None: no factor.
     """
 
@@ -98,8 +98,9 @@ class Encoding(ABC):
 
         Args:
             matrix: The matrix.
-            rows: Which of its rows; starts and ends are multiples of `unit`, or the end.
-            columns: Which of its columns, likewise.
+            rows: The wanted rows of the matrix; starts and ends are multiples of `unit`, or the
+                end.
+            columns: The wanted columns of the matrix, likewise.
 
         Raises:
             InputError: A value is not possible in this encoding.
