@@ -190,7 +190,7 @@ def steps(cases: Sequence[Case] = CASES) -> Iterator[KernelCase]:
 
 
 def _sides(case: Case, arch: Arch) -> Iterator[Side]:
-    """Yield ours, torch's, and torch's compiled by inductor."""
+    """Yield the sides: jitgen, torch, and torch compiled by inductor."""
     operands = Operands(case, device_of(arch))
 
     def side(name: str, layer: Layer, tolerated: Any = Exception) -> Side:

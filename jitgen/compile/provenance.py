@@ -54,7 +54,8 @@ def builder(memory: Memory) -> dict[str, str]:
 @cache
 def compiler_files() -> tuple[Path, ...]:
     """
-    Return the native and the Python code of the compiler, and of tvm-ffi, which makes its calls.
+    Return the files of native and Python code of the compiler, and of tvm-ffi, which makes its
+    calls.
 
     What is imported as ``cutlass`` may not be what is installed as the compiler.
     """

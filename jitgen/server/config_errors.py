@@ -21,7 +21,10 @@ T = TypeVar("T")
 
 
 def read_toml(file: Path, max_bytes: int) -> dict[str, object]:
-    """Return the document in the trusted file `file`; raises SettingError if there is none."""
+    """
+    Return the document in the trusted file `file`; raises SettingError if it cannot be read or is
+    no TOML.
+    """
     try:
         return parse_toml(read_trusted(file, max_bytes), max_bytes=max_bytes)
     except OSError as error:

@@ -117,7 +117,7 @@ def scale_blocks(tile_m: int) -> int:
 
 
 def scale_words(config: GroupedGemmConfig) -> int:
-    """Return the atoms of scales along K of a stage."""
+    """Return the number of atoms of scales along K of a stage."""
     return config.tile.k // (WORD_SCALES * VALUES[config.operands.scale_granularity])
 
 
