@@ -7,8 +7,6 @@ Nothing else imports this module, because it imports the whole of torch.compile.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -21,7 +19,7 @@ def _is_registered() -> bool:
     return gradients.operation() is not None
 
 
-def layer(values: tuple[Any, ...]) -> Tensor:
+def layer(values: tuple[object, ...]) -> Tensor:
     """Call the operation; the graph contains nothing else."""
     _is_registered()
     found: Tensor

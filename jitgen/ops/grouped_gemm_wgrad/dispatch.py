@@ -11,12 +11,13 @@ from torch import Tensor
 from jitgen.config import Layout
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.config.layouts import ARGUMENT
+from jitgen.config.problem import Problem
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.ops.call import Call
 from jitgen.ops.explicit_config import explicit_config
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, Validated, validate
-from jitgen.ops.launch import AnyLaunch, Family
+from jitgen.ops.launch import AnyLaunch, Family, Kernel
 from jitgen.ops.tensors import groups_of, result_of
 from jitgen.ops.values import check_values
 from jitgen.support.frozen import frozen
@@ -85,7 +86,7 @@ class GroupedGemmWgrad(Call[Arguments, Validated, Tensor]):
             out_dtype=valid.out_dtype,
         )
 
-    def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
+    def family(self, problem: Problem, args: Arguments, valid: Validated) -> Family:
         return Family.of(problem, valid, args.expected_m)
 
     def require_fit(
@@ -106,7 +107,7 @@ class GroupedGemmWgrad(Call[Arguments, Validated, Tensor]):
     def entry_tensors(self, config: GroupedGemmWgradConfig) -> tuple[str, ...]:
         return ("dy", "a", ARGUMENT[config.layout], "out")
 
-    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+    def launch(self, args: Arguments, valid: Validated, kernel: Kernel) -> Launch:
         columns = (valid.n, valid.k)
         return Launch(**kernel, columns=columns, out_dtype=TORCH[valid.out_dtype])
 
