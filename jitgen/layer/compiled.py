@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from jitgen.layer import gradients
+from jitgen.ops.dispatcher import constant_result
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_result
 def _is_registered() -> bool:
     """Register the operation, so that torch.compile finds it in ``torch.ops``."""
     return gradients.operation() is not None

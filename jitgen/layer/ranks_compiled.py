@@ -22,6 +22,7 @@ from torch.fx.node import has_side_effect
 
 from jitgen.errors import InputError
 from jitgen.layer.ranks import LAYERS, run_in_passes
+from jitgen.ops.dispatcher import constant_result
 from jitgen.ops.tracing.library import Operation, register
 
 _NAMES = (
@@ -34,7 +35,7 @@ _SCHEMA = (
 )
 
 
-def layer(*values: Any) -> Tensor:
+def layer(*values: object) -> Tensor:
     """Call the operation, whose arguments have been checked."""
     if is_dynamo_compiling():
         _is_registered()
@@ -44,7 +45,7 @@ def layer(*values: Any) -> Tensor:
     return found
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_result
 def _is_registered() -> bool:
     """Register the operation, so that torch.compile finds it in ``torch.ops``."""
     return operation() is not None
@@ -87,5 +88,5 @@ def _run(
     return run_in_passes(chain, wire, tensors, found.workspace, every)
 
 
-def _fake(x: Tensor, *_: Any) -> Tensor:
+def _fake(x: Tensor, *_: object) -> Tensor:
     return x.new_empty(x.shape)

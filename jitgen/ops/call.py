@@ -131,7 +131,7 @@ class Call(Generic[Args, Validated, Result]):
         if is_dynamo_compiling():  # torch.compile reads this: one operation is all it sees
             from jitgen.ops.tracing import compiled
 
-            return compiled.call(self, args)  # type: ignore[no-any-return]
+            return compiled.call(self, args)
         tensors = self.tensors_of(args)
         if is_traced(tensors.values()):
             from jitgen.ops.tracing.library import traced

@@ -28,7 +28,7 @@ from jitgen.support.frozen import frozen
 from jitgen.support.moved import warn
 
 if TYPE_CHECKING:
-    from jitgen.ops.call import Call
+    from jitgen.ops.call import Args, Call, Result, Validated
 
 NAMESPACE = "jitgen"
 
@@ -313,13 +313,16 @@ traced = cache(Traced)
 """Return the operations of a call; they are registered at the first request."""
 
 
-def put(call: Call[Any, Any, Any], operation: Any, args: Any, config: str | None) -> Any:
+def put(
+    call: Call[Args, Validated, Result], operation: Any, args: Args, config: str | None
+) -> Result:
     """Call one of the operations of `call`, with the name of a config; return the result."""
     values = call.to_graph(args, config)
     _, parts = call.written(args.out)
     found = operation(*parts, *values)
     if found is None:
-        return args.out
+        out: Result = args.out
+        return out
     return call.of_results(args, (*parts, *(found if isinstance(found, tuple) else (found,))))
 
 
