@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 _OPAQUE = re.compile(
     r'[fF]?(?:"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|"(?:[^"\\\n]|\\.)*"'
@@ -39,10 +40,8 @@ def constants(text: str) -> dict[str, object]:
     """
     known: dict[str, object] = {}
     for name, expression in _CONSTANT.findall(text):
-        try:
+        with suppress(Exception):  # an expression that cannot be evaluated here
             known[name] = value(expression, known)
-        except Exception:  # noqa: S112  # an expression that cannot be evaluated here
-            continue
     return known
 
 
