@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,16 @@ from torch.nn import functional
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.report import OURS
-from jitgen.bench.runner import INDUCTOR, NEEDED, KernelCase, Ratio, Ready, Side, device_of
+from jitgen.bench.runner import (
+    INDUCTOR,
+    NEEDED,
+    KernelCase,
+    Ratio,
+    Ready,
+    Side,
+    Tolerated,
+    device_of,
+)
 from jitgen.config import Arch
 from jitgen.layer import reference
 from jitgen.plans.plan import Plan
@@ -193,7 +201,7 @@ def _sides(case: Case, arch: Arch) -> Iterator[Side]:
     """Yield ours, torch's, and torch's compiled by inductor."""
     operands = Operands(case, device_of(arch))
 
-    def side(name: str, layer: Layer, tolerated: Any = Exception) -> Side:
+    def side(name: str, layer: Layer, tolerated: Tolerated = Exception) -> Side:
         call = partial(operands.step, layer)
         ready = Ready(calls=(call,), check=lambda: operands.check(name, call()))
         return Side(name=name, prepare=lambda: ready, tolerated=tolerated)

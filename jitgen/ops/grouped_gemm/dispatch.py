@@ -168,9 +168,7 @@ class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
     def require_fit(
         self, asked: object, args: Arguments[Weights], valid: Validated
     ) -> GroupedGemmConfig:
-        config: GroupedGemmConfig = explicit_config(
-            asked, GroupedGemmConfig, valid.arch, args.numerics
-        )
+        config = explicit_config(asked, GroupedGemmConfig, valid.arch, args.numerics)
         if config.layout is not valid.layout or config.operands != valid.operands:
             raise InputError(
                 "config",

@@ -99,7 +99,7 @@ class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
         )
 
     def require_fit(self, asked: object, args: Arguments, valid: Validated) -> MoEFc2DenseConfig:
-        config: MoEFc2DenseConfig = explicit_config(asked, MoEFc2DenseConfig, valid.arch)
+        config = explicit_config(asked, MoEFc2DenseConfig, valid.arch)
         if config.operands != valid.operands:
             have, wanted = config.operands.to_json(), valid.operands.to_json()
             others = [name for name in wanted if wanted[name] != have[name]]

@@ -166,7 +166,7 @@ def _is_done(
 
 
 def _require_fit(asked: object, weights: PrepackedWeights, arch: Arch) -> UnpackWeightsConfig:
-    config: UnpackWeightsConfig = explicit_config(asked, UnpackWeightsConfig, arch)
+    config = explicit_config(asked, UnpackWeightsConfig, arch)
     if config.b_layout is not weights.layout:
         raise InputError(
             "config",
