@@ -49,8 +49,7 @@ def least(numbers: list[int], group: ProcessGroup, device: torch.device) -> list
     """Return the minimum over all ranks of each number."""
     found = torch.tensor(numbers, dtype=torch.int64, device=device)
     dist.all_reduce(found, op=dist.ReduceOp.MIN, group=group)
-    result: list[int] = found.tolist()
-    return result
+    return found.tolist()
 
 
 def _all_can(step: Callable[[], Any], group: ProcessGroup, device: torch.device) -> tuple[Any, str]:
