@@ -12,11 +12,11 @@ Other modules import this one only when it is needed, because it imports the who
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch._higher_order_ops import effects
+from torch._ops import OpOverload
 from torch.compiler import is_dynamo_compiling
 from torch.fx.node import has_side_effect
 
@@ -52,7 +52,7 @@ def _is_registered() -> bool:
 
 
 @cache
-def operation() -> Any:
+def operation() -> OpOverload:
     """Return torch's operation of a layer of several ranks, registered at the first call."""
     found = register(Operation(schema=_SCHEMA, run=_run, fake=_fake, names=_NAMES))
     effects._register_effectful_op(found, effects._EffectType.ORDERED)

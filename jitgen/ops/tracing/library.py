@@ -28,6 +28,8 @@ from jitgen.support.frozen import frozen
 from jitgen.support.moved import warn
 
 if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
     from jitgen.ops.call import Args, Call, Result, Validated
 
 NAMESPACE = "jitgen"
@@ -65,14 +67,14 @@ class Operation:
         return self.schema[: self.schema.index("(")]
 
 
-def register(operation: Operation) -> Any:
+def register(operation: Operation) -> OpOverload:
     """
     Register `operation` with torch, which accepts it once per process; return the function that
     calls it.
     """
     name, _, overload = operation.name.partition(".")
     _library.define(operation.schema, tags=_TAGS)
-    op = getattr(getattr(getattr(torch.ops, NAMESPACE), name), overload or "default")
+    op: OpOverload = getattr(getattr(getattr(torch.ops, NAMESPACE), name), overload or "default")
     for device in _DEVICES:
         _library.impl(operation.name, operation.run, device)
     names = operation.names
