@@ -46,7 +46,10 @@ def pairs_and_numbers(config: GroupedGemmConfig) -> Iterator[object]:
 
 
 def structure_and_switches(config: GroupedGemmConfig) -> Iterator[object]:
-    """Yield what changes a kernel's structure, one by one, and the switches: K is split or not."""
+    """
+    Yield the values that change a kernel's structure, one by one, and the switches; of split_k only
+    whether K is split.
+    """
     yield from (_structure(config) | {"split_k": config.schedule.split_k > 1}).items()
     yield "out_dtype", config.operands.out_dtype
     yield from _switches(config).items()

@@ -19,10 +19,10 @@ import tempfile
 from pathlib import Path
 
 GOALS = {"warm disk": 25, "cold": 35}
-"""Files that the first call of a process should enter at most."""
+"""Most files of jitgen that the first call of a process should enter."""
 
 HAVE = {"warm disk": 55, "cold": 83}
-"""Files that it enters at most today: lower them with every detour that goes."""
+"""Most files of jitgen that the first call enters today: lower them with every detour that goes."""
 
 _ROOT = Path(__file__).resolve().parents[1]
 _FOLDERS = ("jitgen", "cache", "templates")

@@ -20,7 +20,7 @@ from jitgen.inspect.measured import Measurement, Reason, Speed
 from jitgen.inspect.memory import MemoryMap, Region
 
 EVIL = "\"'><img src=x onerror=alert(1)></script><script>alert(2)</script><!-- \u202e & <b>"
-"""Breaks out of texts, attributes, comments and scripts where one lets it."""
+"""A text that breaks out of texts, attributes, comments and scripts if it is not escaped."""
 
 SOURCE = f'''\
 """A kernel. {EVIL.replace(chr(34), "")}"""

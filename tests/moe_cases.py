@@ -70,7 +70,7 @@ SOME_FORMATS = tuple(
     form if form in _ON_EVERY_PUSH else pytest.param(form, marks=pytest.mark.nightly)
     for form in FORMATS
 )
-"""All of them at night: each has kernels of its own to compile."""
+"""A few formats with every push, all at night: each has kernels of its own to compile."""
 
 
 def make(form: str, tokens: int = 19, seed: int = 0, **config: Any) -> Case:

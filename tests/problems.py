@@ -45,7 +45,7 @@ def make(
         dtype: Type of a and b.
         b_dtype: Type of b where it is another one.
         a_scales: How many values of a share one scale, where that is otherwise than b's.
-        b_layout: How b lies.
+        b_layout: Layout of b.
         out_dtype: Type of the output.
         bias: Whether there is one.
         is_exact: Small integers and power-of-two scales: every sum is exact in float32.

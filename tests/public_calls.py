@@ -31,9 +31,9 @@ class Call(NamedTuple):
         name: The function, and what is special about the call.
         run: Makes the call with tensors by their names; returns the results that are written.
         tensors: Returns new tensors on a device.
-        written: Names of those that it writes.
-        in_place: Names of those that what is written may be, element by element.
-        differentiable: Names of those that have a gradient.
+        written: Names of the tensors that it writes.
+        in_place: Names of the tensors that what is written may be, element by element.
+        differentiable: Names of the tensors that have a gradient.
         by_torch: Whether torch's own operations may serve, which see to all of it.
         is_on_hopper: Whether sm_90a has kernels for its types.
     """

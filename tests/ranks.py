@@ -320,7 +320,7 @@ def _first(extra: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def several(rank: int, ranks: int) -> None:
-    """Do what needs no processes of its own: these take seconds to start."""
+    """Run the checks that can share processes, because processes take seconds to start."""
     refused(rank, ranks)
     layers(rank, ranks, "block128")
     invariant(rank, ranks, "block128")
@@ -452,7 +452,7 @@ def same_bits(rank: int, ranks: int) -> None:
 
 
 def vllm_ranks(rank: int, ranks: int) -> None:
-    """Let tokens travel as vLLM asks for it."""
+    """Compare layers whose tokens travel through vLLM's interface with one that has all experts."""
     from tests import vllm_ranks  # which imports this
 
     vllm_ranks.work(rank, ranks)

@@ -65,7 +65,10 @@ def codes_of(refusals: Iterable[Any], arch: str) -> set[str]:
 def assert_none_is_compiled(
     refusals: Iterable[Any], arch: str, monkeypatch: pytest.MonkeyPatch, cache_root: Path
 ) -> None:
-    """Assert that they raise before anything is compiled, here or in a process, or published."""
+    """
+    Assert that asking for a kernel of any of `refusals` raises before anything is compiled, here or
+    in a process, or published.
+    """
 
     def never(*_: object, **__: object) -> None:
         pytest.fail("the compiler was called")

@@ -39,7 +39,10 @@ def _validators(command: str) -> list[Any]:
 
 
 def mistakes(command: str, document: Any) -> list[str]:
-    """Return where what a command printed is not as its schema says; `document` lacks its begin."""
+    """
+    Return where the output of a command breaks its schema; `document` lacks the fields with which
+    every output begins.
+    """
     whole = {"schema": SCHEMA, "command": command, **document}
     printed = json.loads(json_safe(json.dumps(whole)))
     if command != "error" and command not in DOCUMENTS:

@@ -174,7 +174,7 @@ def _groups(layout: str, rows: Sequence[int]) -> tuple[tuple[int, ...], str, Ten
 
 
 def _unowned(case: Case) -> str:
-    """Say whether a padding row was written."""
+    """Return which values of a padding row were written, in words; empty if none were."""
     others = ~case.owned
     if not bool((case.q[others].view(torch.uint8) == GARBAGE).all()):
         return "q of rows that belong to no group was written"
@@ -185,7 +185,10 @@ def _unowned(case: Case) -> str:
 
 
 def _scales(case: Case, is_exact: bool) -> str:
-    """Say which scales are wrong: they may be as far off as y, and are equal where y is."""
+    """
+    Return how many scales are wrong, in words, or an empty text: scales may be as far off as y, and
+    are equal where y is exact.
+    """
     if case.scale is None or case.expected_scale is None:
         return ""
     found, expected = case.scale, case.expected_scale
@@ -198,7 +201,10 @@ def _scales(case: Case, is_exact: bool) -> str:
 
 
 def _values(case: Case, is_exact: bool) -> str:
-    """Say which values are wrong: a few may be one step away where y is not exact."""
+    """
+    Return how many values are wrong, in words, or an empty text: a few may be one step away where y
+    is not exact.
+    """
     found, expected = case.q[case.owned], case.expected_q[case.owned]
     steps = (_ordered(found) - _ordered(expected)).abs()
     steps = steps.where(~(found.float().isnan() & expected.float().isnan()), 0)

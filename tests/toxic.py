@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A web server that does what servers do on bad days: it breaks off, dawdles, lies, and never ends.
+A web server with faults: it ends connections, is slow, gives wrong answers, or never ends an
+answer.
 
 It runs on a thread of its own. A poison is a coroutine that is given the request and a stream to
 write to; the connection ends with it.
@@ -24,7 +25,7 @@ class Request:
     Attributes:
         method: ``GET`` or another.
         path: Path behind the server's address.
-        headers: Names in lower case.
+        headers: Headers, with names in lower case.
         body: Body of the request.
     """
 

@@ -75,7 +75,7 @@ def make(name: str, dtype: torch.dtype, **sizes: Any) -> Any:
 
 
 def call(dtype: torch.dtype, tokens: int = TOKENS) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tokens, their experts, and what each counts."""
+    """Return tokens, their experts, and the routing weights of these experts."""
     chance = torch.Generator().manual_seed(2)
     x = torch.randn(tokens, HIDDEN, generator=chance).to(dtype)
     ids = torch.rand(tokens, EXPERTS, generator=chance).topk(TOP_K, 1).indices

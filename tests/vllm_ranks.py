@@ -26,11 +26,11 @@ class Backend(Enum):
 
 
 class Modular:
-    """The base class of vLLM's, which has nothing that ours needs."""
+    """Stand-in for the base class in vLLM, of which jitgen's class needs nothing."""
 
 
 class NoOP:
-    """What experts return that add up a token's places themselves."""
+    """Stand-in for vLLM's class that experts return if they add up a token's places themselves."""
 
 
 def stand_in(patch: pytest.MonkeyPatch, name: str, **names: Any) -> ModuleType:

@@ -47,7 +47,7 @@ _CALLS = 50
 """Number of calls that verify and time a kernel, and time the selector's choice in turn with it."""
 
 _GPU_S = 2.0
-"""Seconds of these calls on a GPU, where calls are short and making the operands takes longest."""
+"""Seconds of `_CALLS` calls on a GPU: calls are short, and making the operands takes longest."""
 
 _HOST_S = 0.2
 """Seconds on a CPU in addition to the calls."""

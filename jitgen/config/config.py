@@ -362,7 +362,7 @@ class Config(Part):
     __slots__ = ()
     op: ClassVar[str]
     prefix: ClassVar[str] = ""
-    """The first word of its names, if they have one that does not come from a field."""
+    """First words of kernels' names that do not come from a field; empty: there are none."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -19,16 +19,16 @@ class WarmUpState(StrEnum):
     """How a kernel came into this rank's cache, or that it failed."""
 
     CACHED = "cached"
-    """It was in the cache before."""
+    """The kernel was in the cache before."""
 
     COMPILED = "compiled"
-    """This rank compiled it."""
+    """This rank compiled the kernel."""
 
     SHARED = "shared"
-    """Another rank compiled it, into the same cache."""
+    """Another rank compiled the kernel, into the same cache."""
 
     FETCHED = "fetched"
-    """Another rank sent it, or a remote tier or compile service had it."""
+    """Another rank sent the kernel, or a remote tier or compile service had it."""
 
     FAILED = "failed"
 

@@ -34,7 +34,7 @@ IN_A_WORD = 8
 """Values of an int32, as checkpoints pack them."""
 
 MIDDLE = 8
-"""Number that is added to a value to make its code in such an int32, and in ``wide1``."""
+"""Number added to a value to make its code in an int32 of a checkpoint, and in ``wide1``."""
 
 _MOST = 2.0**64
 """Scales are smaller: a factor stays far from the end of float32."""
@@ -43,13 +43,16 @@ _LEAST = -100
 """Exponent that the largest scale of a group counts as where it is below."""
 
 _HALF_TOP = 14
-"""Exponent of the largest float16 that scales of 32 become."""
+"""Exponent of the float16 that the largest scale of 32 values is stored as."""
 
 _WIDE_TOP = 100
-"""Exponent of the largest bfloat16; times a code of 2**-133 even small ones stay normal numbers."""
+"""
+Exponent of the bfloat16 that the largest scale is stored as; times a code of 2**-133 even small
+scales stay normal numbers.
+"""
 
 _REST = 80
-"""Distance to the largest of these within which they do."""
+"""Powers of two below the largest scale from which on scales are stored as 0."""
 
 _FACTOR = {
     (BLayout.EXACT1, PrepackedFormat.INT4_32): 9 - _HALF_TOP,

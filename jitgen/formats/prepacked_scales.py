@@ -76,9 +76,9 @@ class Kept(NamedTuple):
     Scales of one group as they are stored, and the codes that belong to them.
 
     Attributes:
-        codes: (R, K) uint8: zeros where the scale is a NaN or lost.
+        codes: (R, K) uint8: zeros where the scale is a NaN, or too small to be stored.
         words: (R, K / 128 * words of a row) int32: the scales.
-        factor: () float32.
+        factor: () float32: factor of all stored scales.
     """
 
     codes: Tensor

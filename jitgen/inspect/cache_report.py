@@ -33,24 +33,24 @@ class State(StrEnum):
     """Whether a call of this installation finds an entry."""
 
     FOUND = "found"
-    """Calls find it."""
+    """Calls find the entry."""
 
     OTHER = "other key"
     """Calls look for another key: templates, compiler or options have changed."""
 
     REFUSED = "refused"
-    """No call looks for it, because the rules of its target now refuse the config."""
+    """No call looks for the entry, because the rules of its target now refuse the config."""
 
     CPU = "other CPU"
-    """The processor of this machine cannot run its host part."""
+    """The processor of this machine cannot run the kernel's host part."""
 
     DAMAGED = "damaged"
-    """Its record cannot be read."""
+    """The entry's record cannot be read."""
 
     UNKNOWN = "unknown"
     """
     Unknown: no compiler is installed, which the key of calls depends on, or this installation
-    cannot read its config.
+    cannot read the entry's config.
     """
 
 

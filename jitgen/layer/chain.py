@@ -36,7 +36,7 @@ from jitgen.ops.silu_mul_quantize.numbers import require_group_numbers
 from jitgen.support.frozen import frozen
 
 _PARTS = {"route", "permute_quantize"}
-"""If one of these has an explicit config, sorting and quantising are two launches."""
+"""Operations: if one of them has an explicit config, sorting and quantising are two launches."""
 
 Rows = tuple[Tensor, Tensor | None]
 """Input of a product, and its scales."""

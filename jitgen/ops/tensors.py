@@ -276,7 +276,7 @@ def check_vectors(
 
 
 def result_of(operands: torch.dtype) -> torch.dtype:
-    """Return the default type of the product of such operands, as in torch."""
+    """Return the default type of a product whose operands have the type `operands`, as in torch."""
     return operands if operands in (torch.float16, torch.float32) else torch.bfloat16
 
 

@@ -22,7 +22,7 @@ from jitgen.parallel.wire import group_of
 _ALIGNMENT = 16
 
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""Newer versions of torch renamed this function, and warn if the old name is used."""
+"""Gathers a tensor of all ranks; newer versions of torch renamed it, and warn of the old name."""
 
 
 class Collectives:

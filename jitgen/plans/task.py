@@ -34,8 +34,8 @@ PRELOAD = (
     "jitgen.plans.task:prepare",
 )
 """
-Modules and functions that a process imports and calls in advance for these tasks, after those that
-every compile needs.
+Modules and functions that a process imports and calls in advance for the tasks of plans, after
+those that every compile needs.
 """
 
 

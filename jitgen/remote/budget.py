@@ -34,7 +34,7 @@ PUSH_S = 60.0
 """Time limit in seconds for one entry that a command uploads: the user waits for nothing else."""
 
 QUICK_S = 0.1
-"""An answer that a kernel is not there does not count if it took less."""
+"""Seconds below which an answer that a kernel is not there costs no allowance."""
 
 SPENT_S = 5.0
 WINDOW_S = 60.0

@@ -48,7 +48,7 @@ class SharedBucket:
 
     Args:
         url: Its URL.
-        revocations: Has the trust document that decides which entries are accepted.
+        revocations: The revocations, whose trust document decides which entries are accepted.
         refusal: Decides that instead, if given.
     """
 

@@ -35,8 +35,8 @@ class Validator:
     Validates kernels before they are signed.
 
     Args:
-        settings: Whether kernels are validated, and the time limit.
-        confinement: How its processes are confined.
+        settings: The settings of signing: whether kernels are validated, and the time limit.
+        confinement: Confinement of its processes.
     """
 
     def __init__(self, settings: Signing, confinement: Confinement) -> None:

@@ -50,8 +50,8 @@ class Vouching:
         built: Database of the entries that it built itself.
 
     Args:
-        settings: Whether it signs.
-        revocations: Has the trust document.
+        settings: The settings of signing, which say whether the service signs.
+        revocations: The revocations, with the trust document.
         built: Database of the entries that it built itself.
         signer: Its signer.
         store: Its entries on the disk.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Power losses: what a disk may hold when the lights go out, and whether the cache can live with it.
+Power losses: what a disk may hold afterwards, and whether the cache still serves right kernels
+then.
 
 What publishing, healing, pruning and the like do to the disk is recorded call by call. A crash
 comes after any of them. What was synced before is there. Of all else each may or may not have

@@ -21,11 +21,11 @@ class Stage:
     Attributes:
         name: Its name.
         goal: Statement that must hold under the attack.
-        counts: How often what happened.
+        counts: Counts by their name: cases, failures, and others.
         lines: One line for each situation, where there are few; where there are many, for those
             that went wrong.
         failures: Descriptions of what went wrong.
-        seconds: How long it took.
+        seconds: Duration of the stage.
     """
 
     name: str

@@ -41,6 +41,6 @@ NAMED: dict[str, Callable[[bool], Stage]] = {
     "calls-in-turn": partial(calls.run, errors=1),
 }
 """
-Also those that run only if they are named. In full, ``calls-in-turn`` takes a sixth of the time of
-``calls``: every call fails, with one of the six errors.
+All stages, also those that run only if they are named. In full, ``calls-in-turn`` takes a sixth of
+the time of ``calls``: every call fails, with one of the six errors.
 """

@@ -28,7 +28,7 @@ class Text:
         write: Writes it; takes the cache's root, which holds two kernels, and a free path.
         words: The command that meets it; ``FILE`` stands for the path, ``KEY`` for a key.
         says: Text that the command's output must have; empty where silence is right.
-        suffix: How the free path ends.
+        suffix: Ending of the free path.
     """
 
     name: str
@@ -51,7 +51,7 @@ def seal(values: dict[str, object]) -> bytes:
 
 
 def _meta(**changes: object) -> Callable[[Path, Path], None]:
-    """Change fields of the record, and seal it anew."""
+    """Return a function that changes fields of the record of an entry, and seals it anew."""
 
     def write(root: Path, _: Path) -> None:
         path = _entry(root) / "meta.json"
@@ -82,7 +82,7 @@ def _journal(line: bytes) -> Callable[[Path, Path], None]:
 
 
 def _row(text: str) -> Callable[[Path, Path], None]:
-    """Put `text` into every row of the index."""
+    """Return a function that puts `text` into every row of the index."""
 
     def write(root: Path, _: Path) -> None:
         import sqlite3
@@ -108,7 +108,7 @@ def _failure(name: str, reason: str, ttl_s: float = 600.0) -> Callable[[Path, Pa
 
 
 def _tuned(data: bytes) -> Callable[[Path, Path], None]:
-    """Put `data` where a measurement for a problem is looked for."""
+    """Return a function that puts `data` where a measurement for a problem is looked for."""
 
     def write(root: Path, _: Path) -> None:
         from jitgen.config import Layout

@@ -41,7 +41,7 @@ class Host:
         count: Number of devices.
         windows: Windows that all devices see, by name.
         calls: The calls, in their order.
-        unknown: Names of what holds nothing at first.
+        unknown: Names of windows whose words mean nothing at first.
     """
 
     count: int

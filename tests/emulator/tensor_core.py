@@ -174,8 +174,8 @@ class Case:
         mma: The instructions that multiply.
         a, b: Raw operands, of all CTAs.
         ctas: Number of CTAs.
-        commit: How the end is told; by default at the barriers of all CTAs.
-        wait: How it is waited for.
+        commit: PTX that commits the products; by default to the barriers of all CTAs.
+        wait: PTX that waits for the end of the products.
         issuer: The CTA that multiplies and commits; %p3 says which thread does it in every CTA.
         a_at, b_at: Places of both operands in memory.
         a_operand, b_operand: What `Kernel.put` takes, of one CTA.

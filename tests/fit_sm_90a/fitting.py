@@ -42,8 +42,9 @@ HEAT = 0.02
 
 CHOSEN, CHOSEN_REAL, SHARED = 100.0, 30.0, 0.4
 """
-How much counts beside the comparison of candidates: what is lost by what the selector sees, and
-with real rows; by what all candidates of a problem are off.
+Weights of three errors beside the comparison of candidates, which has 1: the loss of the choices by
+the rows that the selector sees, the loss of those by real rows, and the error that all candidates
+of a problem share.
 """
 
 HELD = 0.01

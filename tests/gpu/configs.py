@@ -185,12 +185,18 @@ INVARIANT: dict[str, Operands] = {
 
 
 def biased(arch: Arch, types: Operands) -> list[GroupedGemmConfig]:
-    """Return what is allowed of these types with a bias, and results in which nothing hides."""
+    """
+    Return the kernels that invariant numerics allow of `types` with a bias and float32 results, in
+    which no rounding hides a difference.
+    """
     return allowed(arch, replace(types, out_dtype=DType.F32), bias=True)
 
 
 def invariant(arch: Arch) -> list[GroupedGemmConfig]:
-    """Return everything that invariant numerics allow of these types, and with a bias."""
+    """
+    Return everything that invariant numerics allow of the types in `INVARIANT`, and of each what
+    `biased` returns.
+    """
     return [
         config
         for types in INVARIANT.values()

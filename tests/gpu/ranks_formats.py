@@ -46,7 +46,7 @@ class Place:
 
     Attributes:
         rank: Its number.
-        ranks: How many there are.
+        ranks: Number of ranks.
         device: Its device, "cuda" or "cpu".
     """
 

@@ -72,7 +72,7 @@ class Side:
         soak: The soak that it belongs to.
         mode: One of `MODES`.
         number: The number of its map.
-        wait_s: How long it waits for a rank before it masks it.
+        wait_s: Seconds that it waits for a rank before it masks that rank.
     """
 
     def __init__(self, soak: Soak, mode: str, number: int, wait_s: float) -> None:
@@ -204,7 +204,7 @@ class Soak:
             side.left = TOGETHER
 
     def go_on_moving(self) -> None:
-        """End moves after some steps."""
+        """Count a step of every move, and end the moves whose steps are over."""
         for side in self.sides.values():
             side.left -= 1
             if side.left <= 0:

@@ -45,8 +45,8 @@ CHECKED = [192, 0, 193, 1, 200, 0, 208, 209, 400, 33, 96, *range(3, 45, 2)]
 
 def kernels(layout: Layout) -> tuple[list[GroupedGemmConfig], list[GroupedGemmConfig]]:
     """
-    Return what may be chosen without swapped tails, and all of these with them, and with extra rows
-    besides.
+    Return the candidates without swapped tails whose tiles are taller than 64 rows and have all of
+    K, and every legal candidate with swapped tails, once more with extra rows.
     """
     menu = candidates(Arch.SM_90A, layout, Operands())
     plain = [each for each in menu if not each.schedule.swap_tail]

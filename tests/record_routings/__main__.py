@@ -19,7 +19,7 @@ from tests.record_routings.model import CONTEXT, LAYERS, Model, batch, next_byte
 
 ROOT = Path(__file__).parents[2]
 MIXTURES = {8: (2, 192), 64: (6, 48), 128: (8, 32)}
-"""Experts to those of a token and the hidden size of one."""
+"""By the number of experts: the number of experts of a token, and the hidden size of an expert."""
 
 DECODED, PROMPTS = (16, 64), (512, 4096)
 """Tokens of a batch: the last one of so many texts, and whole texts of `CONTEXT` tokens."""
@@ -80,7 +80,10 @@ def make(path: Path, steps: int) -> None:
 
 
 def uneven(counts: Sequence[int]) -> tuple[float, float, float]:
-    """Return the deviation by the mean, what the busiest has by the mean, and the part without."""
+    """
+    Return the standard deviation and the largest of `counts`, both divided by their mean, and the
+    part of them that is 0.
+    """
     mean = sum(counts) / len(counts)
     return statistics.pstdev(counts) / mean, max(counts) / mean, counts.count(0) / len(counts)
 

@@ -121,7 +121,9 @@ def client(plan: dict[str, Any], answer: Any) -> None:
 def measure(
     running: Running, keys: list[str], encoding: str, processes: int, connections: int, rounds: int
 ) -> dict[str, Any]:
-    """Return what it costs that so many connections fetch every key so often."""
+    """
+    Return the cost of `connections` connections, each of which fetches every key `rounds` times.
+    """
     assert running.process is not None
     pid = running.process.pid
     bodies, size = {}, 0

@@ -167,12 +167,12 @@ def order(config: Config, arch: Arch = Arch.CPU) -> dict[str, Any]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return what a process, without its children, has used of a CPU."""
+    """Return the CPU seconds that a process, without its children, has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory that a process occupies."""
+    """Return the bytes of memory that a process occupies."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -207,7 +207,9 @@ class Soak:
                 os.kill(pid, signal.SIGKILL)
 
     def run(self, minutes: float, clients: int, pause_s: float) -> dict[str, object]:
-        """Let it all happen for so long; returns what was seen."""
+        """
+        Run `clients` clients for `minutes`, with random events meanwhile; return what was seen.
+        """
         events: list[Callable[[], None]] = [
             *(self.kill_server, self.end_server, self.kill_signer, self.kill_foreman),
             *(self.kill_workers, self.rotate_key, self.reload, self.revoke, self.revoke),

@@ -39,7 +39,7 @@ class Plan:
             the call.
         goes_on: Whether all that follow fail, too.
         count: Number of calls so far.
-        hits: How many failed.
+        hits: Number of calls that failed.
     """
 
     at: int

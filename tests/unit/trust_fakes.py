@@ -78,7 +78,7 @@ class Host:
 
     Attributes:
         folder: Folder of all files of the host.
-        mode: How its root is opened.
+        mode: Mode in which its root is opened.
     """
 
     folder: Path

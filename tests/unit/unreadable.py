@@ -217,11 +217,11 @@ PASSED_OVER = {
     "signing/times.py:moment_of": _REFUSED,
     "ownership/__init__.py:_owner_of_everything": "then only this user and the superuser are",
 }
-"""Module and function of each place, and what follows there from such an error."""
+"""Module and function of each place, and what follows there from an error of the disk."""
 
 
 def passes_over(tree: ast.AST, name: str = "") -> Iterator[str]:
-    """Yield the qualified names of the functions that catch such an error and raise none."""
+    """Yield the qualified names of the functions that catch an error of the disk and raise none."""
     for child in ast.iter_child_nodes(tree):
         inner = name
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -273,8 +273,8 @@ UNPACKED: tuple[Own, ...] = (
 
 UNPACKED_ROWS = 256
 """
-Rows of a group from which these sides take part: with fewer, unpacking takes longer than
-multiplying.
+Rows of a group from which sides with unpacked weights take part: with fewer, unpacking takes longer
+than multiplying.
 """
 
 

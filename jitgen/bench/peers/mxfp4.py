@@ -39,7 +39,7 @@ _CLASSES: Mapping[str, str] = {
 NAMES = tuple(_CLASSES)
 
 DISTRIBUTIONS = ("vllm", "humming-kernels", "triton")
-"""Distributions of these peers."""
+"""Python distributions of the peers in this module."""
 
 
 def find_all() -> tuple[list[Side], dict[str, str]]:

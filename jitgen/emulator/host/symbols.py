@@ -42,7 +42,7 @@ STUBBED = {
 """Functions of the compiler's runtime library, and the stub's that stand for them."""
 
 COMPILER = "nvidia-cutlass-dsl"
-"""Distribution of the compiler whose artifacts these are."""
+"""Python distribution of the compiler that makes the artifacts."""
 
 CALLING_CONVENTION = "TVMFFI"
 """Prefix of what libtvm_ffi provides, in every process that calls a kernel."""

@@ -37,7 +37,7 @@ LANES_OF_GRANULE = 16
 _GRANULES_OF_COLUMN = LANES // LANES_OF_GRANULE
 
 MIN_COLUMNS = 32
-"""The unit of allocation, which is a power of two of columns from here on."""
+"""Fewest columns of an allocation, whose number of columns is a power of two."""
 
 _POISON = np.uint32(0xFFFFFFFF)  # NaN in every format
 

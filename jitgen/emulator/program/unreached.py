@@ -37,7 +37,7 @@ class Excuse(Protocol):
 
     @property
     def function(self) -> str:
-        """Name of a function that is called in such a body and nowhere else; empty: of none."""
+        """Name of a function that is called only under the condition; empty: there is none."""
 
 
 def reasons_of(

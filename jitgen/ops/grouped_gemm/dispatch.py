@@ -43,7 +43,7 @@ class Launch(AnyLaunch):
         copies_scales: Whether a_scale must be copied, because kernels cannot read its strides.
         unit_scales: Scales of 1, for operands without scales.
         columns: N of the result that the call allocates if `out` is not given.
-        out_dtype: Its type.
+        out_dtype: Type of that result.
         spare_rows: For scales in atoms, the number of rows beyond those of a that the blocks of 128
             rows must cover; 0 for other scales. If a has no scales, it only says that b's scales
             are in atoms.

@@ -45,7 +45,7 @@ class PrepackedLaunch(AnyLaunch):
         copies_scales: Whether a_scale must be copied, because kernels cannot read its strides.
         front: Number of leading dimensions of a that out has, too.
         columns: N of the result that the call allocates if `out` is not given.
-        out_dtype: Its type.
+        out_dtype: Type of that result.
     """
 
     copies_scales: bool
@@ -93,7 +93,7 @@ class UnpackedLaunch(AnyLaunch):
         unpack_config: Its config.
         front: Number of leading dimensions of a that out has, too.
         columns: N of the result that the call allocates if `out` is not given.
-        out_dtype: Its type.
+        out_dtype: Type of that result.
     """
 
     unpack: Callable[..., Any]

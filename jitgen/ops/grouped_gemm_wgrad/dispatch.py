@@ -29,7 +29,7 @@ class Launch(AnyLaunch):
 
     Attributes:
         shape: G, N and K of the result that the call allocates if `out` is not given.
-        out_dtype: Its type.
+        out_dtype: Type of that result.
     """
 
     shape: tuple[int, int, int]

@@ -22,7 +22,7 @@ _FIRST = 2
 """Number of the first expert here."""
 
 _LAUNCHES = 6
-"""Launches before this one."""
+"""Number of launches before that of a sample call, as its state says."""
 
 _COLUMNS_OF_CTA = 64
 

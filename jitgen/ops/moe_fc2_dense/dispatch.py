@@ -31,7 +31,7 @@ class Launch(AnyLaunch):
         form: The format of the scales.
         copies: Whether a_scale or alpha must be copied, because kernels cannot read their strides.
         columns: N of the result that the call allocates if `out` is not given.
-        out_dtype: Its type.
+        out_dtype: Type of that result.
     """
 
     form: ScaleFormat

@@ -28,7 +28,7 @@ def _name(
     of: Call[Args, Validated, Result], config: Config | Override, device: torch.device
 ) -> str | None:
     """
-    Return the text that names `config` in a graph; None without a config.
+    Return the text that names `config` in a graph.
 
     torch.compile calls this once and treats the config as opaque; otherwise it would take sizes of
     tiles for sizes of tensors. It guards on the identity of the config. So the config is kept

@@ -33,7 +33,10 @@ MIN_STAGES = 3
 """Fewer do not hide the loads."""
 
 SCALE_STAGES = 8
-"""k-blocks whose activation scales may be ahead: they live longer than the operands."""
+"""
+Number of k-blocks whose activation scales may be loaded ahead: scales are needed longer than
+operands.
+"""
 
 SCALE_CHUNK = 32
 """k-blocks whose weight scales are handed to the update warps at once."""
@@ -60,7 +63,7 @@ PTX ISA, "Tensors": rows, boxes and coordinates of b4x16_p64 are whole multiples
 """
 
 UNPACKED_ALIGNMENT = 32
-"""Alignment of such a matrix and of each of its rows, in bytes."""
+"""Alignment of a matrix of 4-bit values that are unpacked, and of each of its rows, in bytes."""
 
 VALUES = {ScaleGranularity.MX32: 32, ScaleGranularity.NV16: 16}
 """Values along K that share a scale."""

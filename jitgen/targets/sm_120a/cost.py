@@ -42,10 +42,16 @@ buckets.
 """
 
 _FEW = 64.0
-"""Mean rows up to which every number of rows is considered; above, the deviation is small."""
+"""
+Mean rows up to which every number of rows is considered; above, `_QUANTILES` stand for all, since
+the deviation is small.
+"""
 
 _QUANTILES = (-1.53, -0.89, -0.49, -0.16, 0.16, 0.49, 0.89, 1.53)
-"""Deviations from the mean, equally likely: the middles of eighths of a normal distribution."""
+"""
+Deviations from the mean in standard deviations, equally likely: the middles of eighths of a normal
+distribution.
+"""
 
 _WRONG_HINT = 0.002
 """
