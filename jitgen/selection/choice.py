@@ -209,7 +209,7 @@ class Chooser:
 
         Measurements decide where there are any for the problem's bucket: first those that
         `jitgen tune` made on this device, then those shipped with jitgen, where these correct the
-        model by more than `jitgen.selection.measurements.MARGINS`. Otherwise the model decides. All
+        model: see `jitgen.selection.measurements.Measured.winner`. Otherwise the model decides. All
         numbers of rows in a bucket get the same choice, which is made once and cached.
 
         Args:
@@ -388,7 +388,7 @@ def _combine(by_model: Choice, measurements: Measurements, note: str) -> Choice:
     believed, winner = None, next(iter(usable))
     first, name = by_model.candidates[0], by_model.config.name(arch)
     for measured in measurements.measured:
-        if found := measured.winner(usable.keys(), first, name):
+        if found := measured.winner(usable, first, name):
             believed, winner = measured, found
             break
     best = usable.pop(winner)

@@ -15,6 +15,7 @@ from jitgen.config.grouped_gemm import Epilogue, GroupedGemmConfig, GroupedGemmP
 from jitgen.errors import UnsupportedConfig
 from jitgen.runtime.session import select
 from jitgen.selection import measurements as tuned
+from jitgen.selection.choice import bucket
 from jitgen.targets.legality import rules
 from tests.unit.tuned_fakes import (
     BY_MODEL,
@@ -91,6 +92,35 @@ class TestOrder:
         choice = select(PROBLEM, GPU)
 
         assert (choice.source, choice.config.name(GPU)) == (source, NAMES[winner])
+
+    @pytest.mark.parametrize(
+        ("groups", "rows", "us", "is_taller"),
+        [
+            (32, 32, 102.0, True),
+            (32, 32, 102.1, False),
+            (1, 32, 102.0, False),
+            (32, 8, 102.0, False),
+        ],
+    )
+    def test_a_taller_tile_that_is_about_as_fast_is_shipped_for_uneven_rows(
+        self, tables: Path, groups: int, rows: int, us: float, is_taller: bool
+    ) -> None:
+        """One of 64 rows reads weights again where groups have more."""
+        problem = bucket(replace(PROBLEM, groups=groups, m=groups * rows), GPU)
+        by_model = select(problem, GPU, use_measured=False).candidates
+        names = [each.config.name(GPU) for each in by_model]
+        low, taller = (next(each for each in names if tile in each) for tile in ("_t64x", "_t192x"))
+        times = dict.fromkeys(names, 150.0) | {low: 100.0, taller: us}
+        found = record(problem=problem, winner=low, times_us=times)
+        ship(tables, found)
+        choice = select(problem, GPU)
+
+        assert choice.config.name(GPU) == (taller if is_taller else low)
+        is_behind = names[0] == low and is_taller
+        assert ("2.0 % behind the model's choice" in choice.why) == is_behind
+
+        tuned.record(Store.open(), GPU, found)
+        assert select(problem, GPU).config.name(GPU) == low
 
     def test_a_bucket_has_one_answer(self) -> None:
         tuned.record(Store.open(), GPU, record(2))
