@@ -31,6 +31,7 @@ from jitgen.support.documents import BadDocument
 
 _PATIENCE_S = 60
 _DESCRIBE = f"{IMPORT_SUPERVISOR}import json\nprint(json.dumps(supervisor.describe()))"
+_HAS_NUMPY = "import importlib.util, sys; sys.exit(importlib.util.find_spec('numpy') is None)"
 
 
 def config_errors(file: Path) -> list[str]:
@@ -197,6 +198,20 @@ def _described(toolchain: Toolchain) -> dict[str, object] | str:
     return str(found["cannot"]) if found["cannot"] else found
 
 
+def _gate(settings: ServiceSettings) -> Iterator[str]:
+    """Yield the toolchains whose emulator, which needs numpy, would refuse every GPU kernel."""
+    if settings.signing.gate == "off":
+        return
+    for each in settings.toolchains:
+        python = str(each.python or sys.executable)
+        with suppress(OSError, subprocess.SubprocessError):  # `_toolchains` reports these
+            if asked([python, "-P", "-c", _HAS_NUMPY], _PATIENCE_S).returncode:
+                yield (
+                    f"signing.gate: toolchain {each.name} cannot verify kernels, since numpy is "
+                    f"missing: {python} -m pip install 'jitgen[emulator]'"
+                )
+
+
 def _confinement(settings: ServiceSettings) -> Iterator[str]:
     if any(each.confine == "require" for each in settings.toolchains) and (reason := probe()):
         yield f"toolchains: compile processes cannot be confined here: {reason}"
@@ -212,6 +227,7 @@ _CHECKS = (
     _store,
     _lock,
     _toolchains,
+    _gate,
     _confinement,
 )
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -123,6 +124,21 @@ class TestCheck:
 
         assert errors == []
         assert [line.split(":")[0] for line in warnings] == ["signing.trust", "replicas.shared"]
+
+    def test_so_is_a_gate_whose_emulator_cannot_run(self, config: Path) -> None:
+        """All was right, and then no kernel of a GPU was signed."""
+        (config.parent / "trust.json").write_bytes(sealed(KEY))
+        python = config.parent / "python"
+        python.write_text(
+            f'#!/bin/sh\ncase "$*" in *numpy*) exit 1;; esac\nexec {sys.executable} "$@"\n'
+        )
+        python.chmod(0o755)
+        tables = f'gate = "emulator"\n[[toolchains]]\npython = "{python}"\n'
+        config.write_text(config.read_text() + tables)
+        (line,), _ = checked(config)
+
+        assert line.startswith("signing.gate: toolchain default cannot verify kernels, since numpy")
+        assert "jitgen[emulator]" in line
 
     def test_a_socket_without_a_signer_is_a_mistake(self, config: Path) -> None:
         (config.parent / "trust.json").write_bytes(sealed(KEY))

@@ -11,6 +11,9 @@ import jitgen
 from jitgen import plans
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import InputError
+from jitgen.integrations.sizes import Sizes
+from jitgen.layer.model_plan import of_model
+from jitgen.layer.weights import BLOCK128, NONE, ROW
 from tests.model_configs import (
     BLOCKS,
     LAYER_ALONE,
@@ -90,3 +93,41 @@ def test_a_router_on_the_input_is_refused_by_its_name() -> None:
     for config in LAYER_ALONE["llama-4"]:
         with pytest.raises(InputError, match="llama4_text"):
             jitgen.RouterConfig.from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("form", "scales", "ranks", "expert_ranks"),
+    [(NONE, {}, 1, 1), (BLOCK128, BLOCKS, 2, 1), (ROW, ROWS, 1, 8)],
+)
+def test_without_a_router_it_is_the_plan_of_an_engine(
+    form: str,
+    scales: dict[str, Any],
+    ranks: int,
+    expert_ranks: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """docs/plans.md says how to prewarm for vLLM, whose sizes these are, where no GPU is."""
+    monkeypatch.setattr(jitgen.settings, "arch", "sm_90a")
+    config = MODELS["qwen3-moe"][1]
+    made = of_model(
+        config | ({"quantization_config": scales} if scales else {}),
+        "sm_90a",
+        ranks=(ranks,),
+        expert_ranks=(expert_ranks,),
+        max_tokens=4096,
+        has_router=False,
+    )
+    sizes = Sizes(
+        hidden=config["hidden_size"],
+        intermediate=config["moe_intermediate_size"] // ranks,
+        experts=config["num_experts"],
+        local_experts=config["num_experts"] // expert_ranks,
+        top_k=config["num_experts_per_tok"],
+        form=form,
+    )
+
+    found, wanted = (
+        {*plans.configs(plan, "sm_90a", devices=["NVIDIA H200"])}
+        for plan in (made, sizes.plan(4096))
+    )
+    assert found == wanted
