@@ -365,7 +365,7 @@ class TestLocks:
         index.close()
 
     def test_opening_writes_in_one_transaction(self, store: Store, said: list[str]) -> None:
-        """Each setting was written in transactions of its own, whenever a process opened the index."""
+        """Each setting was written in transactions of its own, in each process that opened it."""
         store.index.close()
 
         index = Store.open().index
