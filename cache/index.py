@@ -176,10 +176,9 @@ class Index(NullIndex):
         """Return where kernels came from, day by day."""
         from jitgen.cache.traffic import read
 
-        self.rows()  # takes the journal over
-        if not _exists(self._database):
+        if not _exists(self._database) and self._journal.is_empty():
             return read(None)
-        return read(self._run(lambda table: table.get(_TRAFFIC), None))
+        return read(self._run(self._traffic, None))
 
     def record_entry(self, key: str, row: IndexRow) -> None:
         """Note that `key` was published. Costs one append."""
@@ -277,21 +276,32 @@ class Index(NullIndex):
             (self._hints / key).unlink()
 
     def _rows(self, table: Table) -> dict[str, IndexRow]:
-        from jitgen.cache.rows import SHARDS, change_rows, load_rows, parse_record
+        from jitgen.cache.rows import SHARDS, load_rows
+
+        self._take_over(table)
+        with table.reading():
+            return {key: row for shard in SHARDS for key, row in load_rows(table, shard).items()}
+
+    def _traffic(self, table: Table) -> str | None:
+        self._take_over(table)
+        return table.get(_TRAFFIC)
+
+    def _take_over(self, table: Table) -> None:
+        """Enter the records of the journal into the rows and the counts of traffic."""
+        from jitgen.cache.rows import change_rows, parse_record
+        from jitgen.cache.traffic import counted
 
         records = [] if self._journal.is_empty() else self._journal.take()
+        if not records:
+            return
         changes: dict[str, list[Change]] = {}
         for record in records:
             key, change = parse_record(record)
             if is_key(key):
                 changes.setdefault(key, []).append(change)
-        if changes:
+        with table.transaction():
             change_rows(table, changes)
-        if records:
-            from jitgen.cache.traffic import counted
-
             table.set(_TRAFFIC, counted(table.get(_TRAFFIC), records))
-        return {key: row for shard in SHARDS for key, row in load_rows(table, shard).items()}
 
     def _run(self, operation: Callable[[Table], T], default: T) -> T:
         """

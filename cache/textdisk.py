@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NoReturn, cast
 
@@ -97,63 +97,72 @@ class _Cache(diskcache.Cache):
 
     diskcache itself has a connection for each thread, which no other thread may close. Only one
     thread at a time uses the index, so one connection is enough, and its last user can close it.
+
+    Each time it starts, diskcache writes every setting in two transactions, each table in one, and
+    waits 60 s for a lock. Here one transaction has them all, and waits `timeout_s` seconds.
+
+    Raises:
+        sqlite3.Error: Another process writes for longer than that, or the file is no database.
     """
 
     _only: sqlite3.Connection | None = None
+    _is_open = False
 
-    def __init__(self, *given: object, **named: object) -> None:
+    def __init__(self, directory: Path, timeout_s: float) -> None:
+        self._only = sqlite3.connect(
+            directory / DATABASE, timeout=timeout_s, isolation_level=None, check_same_thread=False
+        )
         try:
-            super().__init__(*given, **named)
+            self._only.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
+            for name, value in _SETTINGS.items():  # some cannot be set within a transaction
+                if name.startswith("sqlite_"):
+                    self._set(name.removeprefix("sqlite_"), value)
+            self._con.execute("BEGIN IMMEDIATE")
+            super().__init__(str(directory), timeout=timeout_s, disk=TextDisk, **_SETTINGS)
+            self._con.execute("COMMIT")
         except BaseException:
-            self.close()  # nothing else knows the connection
+            self._only.close()  # nothing else knows the connection
             raise
+        self._is_open = True
 
     @property
     def _con(self) -> sqlite3.Connection:
-        connection = self._only or self._connected()
+        if self._only is None:
+            raise sqlite3.ProgrammingError("the index is closed")
         steps = itertools.count()  # a new statement starts anew, for it asks for the connection
-        connection.set_progress_handler(lambda: next(steps) >= _MOST_STEPS, _STEP)
-        return connection
+        self._only.set_progress_handler(lambda: next(steps) >= _MOST_STEPS, _STEP)
+        return self._only
 
-    def _connected(self) -> sqlite3.Connection:
-        path = Path(self.directory, DATABASE)
-        found = sqlite3.connect(
-            path, timeout=self.timeout, isolation_level=None, check_same_thread=False
-        )
-        found.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
-        self._only = found
-        return found
+    def _set(self, pragma: str, value: object) -> None:
+        """Set `pragma`, unless it has `value`: setting some of them writes to the database."""
+        if self._con.execute(f"PRAGMA {pragma}").fetchone() != (value,):
+            self._con.execute(f"PRAGMA {pragma} = {value}")
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read one state of the database in the with block, under one lock instead of many."""
+        connection = self._con
+        connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            connection.rollback()
 
     def close(self) -> None:
-        """Close the connection for good: only a new object sets one up again."""
-        connection, self._only = self._only, None
-        if connection is not None:
-            connection.close()
-
-
-def _wait_until_free(database: Path, timeout_s: float) -> None:
-    """
-    Wait until no process locks `database`; diskcache itself would always wait for 60 s.
-
-    Raises:
-        sqlite3.Error: It stays locked because another process writes, or is no database.
-    """
-    if not database.exists():
-        return
-    connection = sqlite3.connect(database, timeout=timeout_s, isolation_level=None)
-    try:
-        connection.execute("BEGIN EXCLUSIVE")
-        connection.execute("ROLLBACK")
-    finally:
-        connection.close()
+        """
+        Close the connection for good: only a new object sets one up again. While an object is set
+        up, do nothing: diskcache would open its connection once more there.
+        """
+        if self._is_open and self._only is not None:
+            self._only.close()
+            self._only = None
 
 
 class Table:
     """The part of ``diskcache.Cache`` that the index uses, typed."""
 
     def __init__(self, directory: Path, timeout_s: float) -> None:
-        _wait_until_free(directory / DATABASE, timeout_s)
-        self._cache = _Cache(str(directory), timeout=timeout_s, disk=TextDisk, **_SETTINGS)
+        self._cache = _Cache(directory, timeout_s)
 
     def get(self, key: str) -> str | None:
         """Return the text under `key`; None where there is none, or it has expired."""
@@ -177,6 +186,10 @@ class Table:
     def transaction(self) -> AbstractContextManager[None]:
         """Make everything in the with block one transaction, which no other process can enter."""
         return cast("AbstractContextManager[None]", self._cache.transact())
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Read one state of the table in the with block, at the cost of a single lock."""
+        return self._cache.reading()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._cache)

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import click
 
-from docs.site import peers, release, stage, variables
+from docs.site import peers, provenance, release, stage, variables
+from jitgen.errors import SigningError
+from jitgen.signing.keys import PrivateKey, PublicKey
 
 
 @click.group()
@@ -84,15 +86,38 @@ def build(out: Path) -> None:
     "--home", required=True, metavar="URL", help="Where a browser finds this version's files."
 )
 @click.option("--out", "-o", required=True, type=click.Path(path_type=Path), help="Folder.")
-def dist(home: str, out: Path) -> None:
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    help="Private key that signs the provenance; jitgen trust key makes one.",
+)
+def dist(home: str, out: Path, key: Path | None) -> None:
     """Build what a package index takes, with links in the README that work there."""
     if not home.startswith("https://"):
         raise click.BadParameter("must begin with https://", param_hint="--home")
     try:
-        for path in release.built(home, out):
+        signer = None if key is None else PrivateKey.load(key)
+        for path in release.built(home, out, signer):
             click.echo(path)
-    except release.NotBuilt as error:
+    except (release.NotBuilt, SigningError) as error:
         raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--public",
+    required=True,
+    metavar="TEXT",
+    help="Public key of the builder, as jitgen trust public prints it.",
+)
+def check(folder: Path, public: str) -> None:
+    """Check a release in FOLDER: its provenance is signed, and its files are those named there."""
+    try:
+        commit = provenance.check(folder, PublicKey.parse(public))
+    except SigningError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"signed, and built from commit {commit}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ What lies beside the files of a release: a bill of materials, where they come fr
 The bill is CycloneDX 1.6. It lists what jitgen requires and the set that was tested with it, the
 versions of ``constraints.txt``; wheel and source distribution contain none of these packages. The
 provenance is an in-toto statement with SLSA's predicate: which commit gave which bytes, by which
-versions. A second build with the same versions gives the same files.
+versions. With a key the statement is signed, in an envelope (DSSE) such as in-toto's tools read. A
+second build with the same versions and key gives the same files.
 """
 
 from __future__ import annotations
@@ -23,16 +24,31 @@ from pathlib import Path
 
 from docs.site.stage import ROOT
 from jitgen import __version__
+from jitgen.errors import SigningError
+from jitgen.signing.dsse import Envelope, seal
+from jitgen.signing.keys import PrivateKey, PublicKey
+from jitgen.support.documents import BadDocument, parse_json, read_bounded
 
 _NAME = re.compile(r"[\w.-]+")
 _PIN = re.compile(r"^([\w.-]+)==(\S+)$", re.MULTILINE)
 BUILD_TYPE = "docs/compatibility.md#how-a-release-is-made"
 """The page, below the home of a version, that says what a build is given and returns."""
 
+_PAYLOAD_TYPE = "application/vnd.in-toto+json"
+_SIGNED = f"jitgen-{__version__}.intoto.jsonl"
+_MAX_BYTES = 2**20  # of a signed statement
 
-def write(out: Path, files: Iterable[Path], commit: str, at: int, home: str) -> list[Path]:
+
+def write(
+    out: Path,
+    files: Iterable[Path],
+    commit: str,
+    at: int,
+    home: str,
+    key: PrivateKey | None = None,
+) -> list[Path]:
     """
-    Write the three files beside `files`, and return their paths.
+    Write what lies beside `files`, and return the paths: three files, four with a key.
 
     Args:
         out: The folder.
@@ -40,18 +56,52 @@ def write(out: Path, files: Iterable[Path], commit: str, at: int, home: str) -> 
         commit: The commit that they were built from.
         at: Time of all files, in seconds since 1970.
         home: Where a browser finds the files of this version.
+        key: The key that signs the provenance; None: it is not signed.
     """
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
     made = {
         f"jitgen-{__version__}.cdx.json": _json(bill(digests, at)),
         f"jitgen-{__version__}.provenance.json": _json(statement(digests, commit, home)),
     }
+    if key is not None:
+        said = made[f"jitgen-{__version__}.provenance.json"].encode()
+        made[_SIGNED] = json.dumps(seal(_PAYLOAD_TYPE, said, key).to_json()) + "\n"
     for name, text in made.items():
         (out / name).write_text(text, encoding="utf-8")
         digests[name] = hashlib.sha256(text.encode()).hexdigest()
     lines = "".join(f"{digest}  {name}\n" for name, digest in digests.items())
     (out / "SHA256SUMS").write_text(lines, encoding="utf-8")
     return [out / name for name in (*made, "SHA256SUMS")]
+
+
+def check(folder: Path, public: PublicKey) -> str:
+    """
+    Check a release that was given, and return the commit that it was built from.
+
+    Args:
+        folder: Where its files lie, the signed provenance among them.
+        public: The key that must have signed the provenance.
+
+    Raises:
+        SigningError: The signed provenance is missing, malformed or not signed by `public`, or a
+            file that it names is missing or has other bytes.
+    """
+    try:
+        document = parse_json(read_bounded(folder / _SIGNED, _MAX_BYTES), max_bytes=_MAX_BYTES)
+    except (OSError, BadDocument) as error:
+        raise SigningError(f"{folder / _SIGNED} cannot be read: {error}") from error
+    envelope = Envelope.from_json(document)
+    if envelope.payload_type != _PAYLOAD_TYPE or not envelope.is_signed_by(public):
+        raise SigningError(f"{_SIGNED} is no provenance that {public.keyid[:12]} signed")
+    said = json.loads(envelope.payload)  # it was signed: its fields are those of `statement`
+    for each in said["subject"]:
+        path = folder / each["name"]
+        if not path.is_file():
+            raise SigningError(f"{path} is missing; copy every file of the release")
+        if hashlib.sha256(path.read_bytes()).hexdigest() != each["digest"]["sha256"]:
+            raise SigningError(f"{path} is not the file that was released")
+    (source,) = said["predicate"]["buildDefinition"]["resolvedDependencies"]
+    return str(source["digest"]["gitCommit"])
 
 
 def bill(digests: dict[str, str], at: int) -> dict[str, object]:

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from docs.site import provenance, stage
+from jitgen.signing.keys import PrivateKey
 
 README = "README.md"
 
@@ -39,9 +40,14 @@ def readme(home: str) -> str:
     return stage.relinked(text, README, lambda named: f"{home.rstrip('/')}/{named}")
 
 
-def built(home: str, out: Path) -> list[Path]:
+def built(home: str, out: Path, key: PrivateKey | None = None) -> list[Path]:
     """
     Build all files of a release from the files that git knows, and return where they are.
+
+    Args:
+        home: Where a browser finds the files of this version.
+        out: The folder for them.
+        key: The key that signs the provenance; None: it is not signed.
 
     Raises:
         NotBuilt: This is no checkout of git, or the build failed; what it said.
@@ -65,7 +71,7 @@ def built(home: str, out: Path) -> list[Path]:
     if done.returncode:
         raise NotBuilt(done.stderr.strip())
     files = sorted([*out.glob("*.tar.gz"), *out.glob("*.whl")])
-    return [*files, *provenance.write(out, files, commit, int(at), home)]
+    return [*files, *provenance.write(out, files, commit, int(at), home, key)]
 
 
 def _tracked() -> list[str]:

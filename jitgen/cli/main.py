@@ -2,8 +2,9 @@
 """
 Entry point: the tree of commands, and how errors become exit codes.
 
-Exit codes: 0 ok, 1 failed, 2 usage, 3 a kernel would have to be compiled, 130 interrupted. An error
-that jitgen raises on purpose is one line on standard error, never a traceback.
+Exit codes: 0 ok, 1 failed, 2 usage, 3 a kernel would have to be compiled, 130 interrupted; which
+malformed files are 1 and which are 2 is in docs/troubleshooting.md. An error that jitgen raises on
+purpose is one line on standard error, never a traceback.
 """
 
 from __future__ import annotations

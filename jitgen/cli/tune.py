@@ -81,6 +81,7 @@ class _Tuned:
     wall_s: v.Seconds
     exported: v.File | None
     problems: Sequence[_TunedProblem]
+    left_out: Annotated[Mapping[str, v.Count], v.by("operation")]
 
 
 @frozen
@@ -160,12 +161,19 @@ def tune(
     estimate, and continues an interrupted search.
     """
     calls: dict[Problem, float] = {}
-    problems = _problems(output, names, sizes, arch, calls)
+    problems = _problems(names, sizes, arch, calls)
+    left_out = _left_out(output, problems, calls)
     if space is not None:
         if problems is None or export_to is not None or import_from is not None:
             raise click.UsageError("--space takes a plan, or --groups, --m, --n and --k")
         return tune_space.run(
-            output, problems, arch or default_arch(), space, again=again, time_limit_s=time_limit
+            output,
+            problems,
+            arch or default_arch(),
+            space,
+            again=again,
+            time_limit_s=time_limit,
+            left_out=left_out,
         )
     if import_from is not None:
         if problems or export_to is not None or again:
@@ -190,23 +198,19 @@ def tune(
         )
     if export_to is not None:
         _export(output, store, target, export_to, report)
-    _tell(output, target, report, export_to)
+    _tell(output, target, report, export_to, left_out)
     return ExitCode.OK if report is None or report.ok else ExitCode.FAILED
 
 
 def _problems(
-    output: Output,
     names: tuple[str, ...],
     sizes: dict[str, Any],
     arch: Arch | None,
     calls: dict[Problem, float],
 ) -> list[GroupedGemmProblem] | None:
     """
-    Return the problems to measure; None if the command line names none. Plans' numbers of calls are
-    added to `calls`, and a note counts the problems that are left out.
-
-    Raises:
-        ConfigError: The plans have problems of other operations alone, which cannot be measured.
+    Return the problems to measure; None if the command line names none. All problems of plans, with
+    their numbers of calls, are added to `calls`.
     """
     source = click.get_current_context().get_parameter_source
     given = [name for name in (*_SIZES, *_WORDS) if source(name) is ParameterSource.COMMANDLINE]
@@ -220,21 +224,33 @@ def _problems(
         for plan in [load_plan(name) for name in names]:
             for problem, count in plan.calls(arch or default_arch()).items():
                 calls[problem] = calls.get(problem, 0.0) + count
-        measured = [each for each in calls if isinstance(each, GroupedGemmProblem)]
-        ops = Counter(each.op for each in calls if not isinstance(each, GroupedGemmProblem))
-        others = ", ".join(f"{count} of {op}" for op, count in sorted(ops.items()))
-        if ops and not measured:
-            raise ConfigError(
-                f"only {GroupedGemmProblem.op} can be measured, and these problems are of other "
-                f"operations, which the model alone chooses for: {others}"
-            )
-        if ops:
-            output.note(
-                f"left out {counted(ops.total(), 'problem')} of other operations, which the model "
-                f"alone chooses for: {others}"
-            )
-        return measured
+        return [each for each in calls if isinstance(each, GroupedGemmProblem)]
     return None
+
+
+def _left_out(
+    output: Output, problems: list[GroupedGemmProblem] | None, calls: dict[Problem, float]
+) -> dict[str, int]:
+    """
+    Return how many problems of each operation plans have that cannot be measured, and say so in a
+    note.
+
+    Raises:
+        ConfigError: They have no other problems.
+    """
+    ops = Counter(each.op for each in calls if not isinstance(each, GroupedGemmProblem))
+    others = ", ".join(f"{count} of {op}" for op, count in sorted(ops.items()))
+    if ops and not problems:
+        raise ConfigError(
+            f"only {GroupedGemmProblem.op} can be measured, and these problems are of other "
+            f"operations, which the model alone chooses for: {others}"
+        )
+    if ops:
+        output.note(
+            f"left out {counted(ops.total(), 'problem')} of other operations, which the model "
+            f"alone chooses for: {others}"
+        )
+    return dict(sorted(ops.items()))
 
 
 def _run(
@@ -344,7 +360,13 @@ def _import(output: Output, path: Path, arch: Arch | None) -> int:
     return ExitCode.OK
 
 
-def _tell(output: Output, arch: Arch, report: TuningReport | None, export_to: Path | None) -> None:
+def _tell(
+    output: Output,
+    arch: Arch,
+    report: TuningReport | None,
+    export_to: Path | None,
+    left_out: dict[str, int],
+) -> None:
     """Print the result; without its rows if a table was written to standard output."""
     rows = () if report is None else report.rows
 
@@ -374,6 +396,7 @@ def _tell(output: Output, arch: Arch, report: TuningReport | None, export_to: Pa
         wall_s=0.0 if report is None else report.wall_s,
         exported=export_to,
         problems=problems,
+        left_out=left_out,
     )
     output.report("tune", document, human)
 

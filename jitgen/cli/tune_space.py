@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -67,6 +67,7 @@ class _Searched:
     budget_s: v.Seconds
     wall_s: v.Seconds
     problems: Sequence[Annotated[v.Values, _SearchedProblem]]
+    left_out: Annotated[Mapping[str, v.Count], v.by("operation")]
 
 
 class Wanted(NamedTuple):
@@ -154,6 +155,7 @@ def run(
     *,
     again: bool,
     time_limit_s: float,
+    left_out: Mapping[str, int],
 ) -> int:
     """Search the space for each problem, print the results, and return the exit code."""
     from jitgen.autotune.space import plan
@@ -185,6 +187,7 @@ def run(
         problems=[_planned(each) for each in plans]
         if wanted.is_dry
         else [_found(report) for report in reports],
+        left_out=left_out,
     )
 
     def human() -> None:

@@ -340,6 +340,8 @@ class MoELayer(nn.Module):
         max_tokens: int | None = None,
         *,
         masked: int | None = None,
+        trains: bool = False,
+        num_ranks: int | None = None,
         **options: Any,
     ) -> PrewarmReport:
         """
@@ -349,11 +351,12 @@ class MoELayer(nn.Module):
             arch: As of `plan`.
             max_tokens: As of `plan`.
             masked: As of `plan`.
+            trains: As of `plan`.
+            num_ranks: As of `plan`.
             options: Other arguments of `jitgen.prewarm`.
         """
-        return prewarm(
-            self.plan(max_tokens, arch, masked=masked), arch=plans.target(arch), **options
-        )
+        plan = self.plan(max_tokens, arch, masked=masked, trains=trains, num_ranks=num_ranks)
+        return prewarm(plan, arch=plans.target(arch), **options)
 
     @classmethod
     def from_checkpoint(  # noqa: PLR0913  # each is one thing to say

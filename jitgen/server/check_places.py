@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,12 +99,28 @@ def unresolved(url: str) -> str:
 
 
 def unwritable(path: Path) -> str:
-    """Return why the folder `path` cannot be made or written; empty if it can be."""
+    """
+    Return why the folder `path` cannot be made or written; empty if it can be.
+
+    Modes alone do not say so to root, nor what kind of file system it is: a folder is made and
+    removed again.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # it is to be made; which part is no folder is said below
+    except OSError as error:  # such as a name that is too long
+        return f"{path} cannot be made or written: {error.strerror}"
     there = next((each for each in (path, *path.parents) if os.path.lexists(each)), Path("/"))
     if not there.is_dir():
         return f"{path} cannot be made or written, for {there} is no folder"
     if not os.access(there, os.W_OK | os.X_OK):
         return f"{path} cannot be made or written, for {there} cannot be written by you"
+    try:
+        Path(tempfile.mkdtemp(prefix=".jitgen-", dir=there)).rmdir()
+    except OSError as error:
+        why = error.strerror or error
+        return f"{path} cannot be made or written, for no folder can be made in {there}: {why}"
     return ""
 
 

@@ -92,7 +92,13 @@ ARGUMENTS = {
 }
 """For each function, the old names of its arguments, and the names that replace them."""
 
-MISSING: Any = object()
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "..."  # what `help` shows as the default
+
+
+MISSING: Any = _Missing()
 """The default of an argument that is required, and may be given by its old name."""
 
 FORMATS = {"mx32": "mxfp8", "nv16": "nvfp4"}

@@ -262,11 +262,18 @@ def main(shim_path: str, quick: str, errors: str, share: str, shares: str) -> No
     logging.getLogger("jitgen").addHandler(logging.NullHandler())
     shim = Shim(shim_path)
     warm_up()
+    # What commands import is imported once, not by the child of each trial.
     import jitgen.cli.cache_edit
+    import jitgen.cli.cache_explain
     import jitgen.cli.doctor
+    import jitgen.cli.main
     import jitgen.cli.prewarm
     import jitgen.cli.select
-    import jitgen.cli.show  # noqa: F401
+    import jitgen.cli.show
+    import jitgen.codegen.render
+    import jitgen.plans.prewarm
+    import jitgen.runtime.coverage
+    import jitgen.runtime.settings_check  # noqa: F401
 
     document: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:

@@ -90,6 +90,7 @@ def test_a_plan_with_other_operations(jitgen: Jitgen, tmp_path: Path) -> None:
 
     assert done.code == 0
     assert len(done.document["problems"]) == 1
+    assert done.document["left_out"] == {"silu_mul_quantize": 1}
     assert "left out 1 problem of other operations" in done.err
     assert "1 of silu_mul_quantize" in done.err
     assert refused.code == 2

@@ -297,7 +297,7 @@ class TestAModule:
         weights = jitgen.ExpertWeights(**{n: nn.Parameter(x) for n, x in tensors.items()})
         biased = jitgen.MoELayer(made.config, weights)
         for each, more in ((made, ()), (biased, ("shared", "shared_weights"))):
-            assert jitgen.prewarm(each.plan(TOKENS, "cpu", trains=True), arch="cpu", jobs=1).ok
+            assert each.prewarm("cpu", TOKENS, trains=True, jobs=1).ok
             with jitgen.Session(on_miss="error"):
                 shared = {name: given[name].clone().requires_grad_() for name in more}
                 x = given["x"].clone().requires_grad_()

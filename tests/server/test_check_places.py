@@ -96,6 +96,28 @@ def test_folders_that_cannot_be(tmp_path: Path) -> None:
     assert any(line.startswith("replicas.shared: ") and "is no folder" in line for line in found)
 
 
+@pytest.mark.parametrize(
+    ("root", "says"),
+    [
+        ("/proc/jitgen", "for no folder can be made in /proc: No such file or directory"),
+        ("/tmp/" + 300 * "a", ": File name too long"),
+    ],
+)
+def test_a_root_that_cannot_be(tmp_path: Path, root: str, says: str) -> None:
+    """Root may write everywhere by the modes, so modes alone told it that all is right."""
+    if os.geteuid() and root.startswith("/proc"):
+        says = "cannot be written by you"
+    found = list(stores(settings(tmp_path, store=Storage(root=Path(root), state=tmp_path / "x"))))
+
+    assert [line.startswith(f"store.root: {root} cannot be made") for line in found] == [True]
+    assert says in found[0]
+
+
+def test_checking_leaves_nothing(tmp_path: Path) -> None:
+    assert list(stores(settings(tmp_path))) == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_folders_must_be_apart(tmp_path: Path) -> None:
     root = tmp_path / "store"
     wrong = settings(

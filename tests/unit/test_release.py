@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import importlib.util
 import io
@@ -23,6 +24,8 @@ import pytest
 
 from docs.site import provenance, release, stage
 from jitgen import __version__
+from jitgen.errors import SigningError
+from jitgen.signing.keys import PrivateKey
 from tests import documents
 
 HOME = "https://example.org/jitgen/blob/v0"
@@ -159,6 +162,58 @@ def test_the_bill_lists_what_is_required() -> None:
     assert {f"pkg:pypi/{name}@{by_name[name]['version']}" for name in required} < {
         *bill["dependencies"][0]["dependsOn"]
     }
+
+
+class TestSignedProvenance:
+    """It names a key, and files whose bytes are checked."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        """A release of two small files, signed by `key`."""
+        files = [tmp_path / "jitgen.tar.gz", tmp_path / "jitgen.whl"]
+        for path in files:
+            path.write_text(path.name)
+        provenance.write(tmp_path, files, "c" * 40, 1_790_000_000, HOME, self.key)
+        return tmp_path
+
+    key = PrivateKey.generate()
+
+    def test_a_release_as_it_was_built(self, folder: Path) -> None:
+        assert provenance.check(folder, self.key.public) == "c" * 40
+        assert f"jitgen-{__version__}.intoto.jsonl" in (folder / "SHA256SUMS").read_text()
+
+    def test_another_key(self, folder: Path) -> None:
+        with pytest.raises(SigningError, match=r"is no provenance that [0-9a-f]{12} signed"):
+            provenance.check(folder, PrivateKey.generate().public)
+
+    def test_other_bytes(self, folder: Path) -> None:
+        (folder / "jitgen.whl").write_text("jitgen.wh1")
+
+        with pytest.raises(SigningError, match=r"jitgen\.whl is not the file that was released"):
+            provenance.check(folder, self.key.public)
+
+    def test_a_missing_file(self, folder: Path) -> None:
+        (folder / "jitgen.tar.gz").unlink()
+
+        with pytest.raises(SigningError, match=r"jitgen\.tar\.gz is missing"):
+            provenance.check(folder, self.key.public)
+
+    def test_a_changed_statement(self, folder: Path) -> None:
+        """Its subject is exchanged together with the file."""
+        (signed,) = folder.glob("*.intoto.jsonl")
+        document = json.loads(signed.read_text())
+        statement = provenance.statement({"jitgen.whl": "0" * 64}, "d" * 40, HOME)
+        document["payload"] = base64.b64encode(json.dumps(statement).encode()).decode()
+        signed.write_text(json.dumps(document))
+
+        with pytest.raises(SigningError, match="is no provenance"):
+            provenance.check(folder, self.key.public)
+
+    def test_none_is_signed_without_a_key(self, tmp_path: Path) -> None:
+        provenance.write(tmp_path, [], "c" * 40, 1_790_000_000, HOME)
+
+        with pytest.raises(SigningError, match=r"intoto\.jsonl cannot be read"):
+            provenance.check(tmp_path, self.key.public)
 
 
 @pytest.fixture(scope="module")

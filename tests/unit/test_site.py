@@ -101,6 +101,17 @@ def test_every_public_name_has_a_page(staged: Path) -> None:
         assert len(text.splitlines()) > 5, f"{name} is not described"
 
 
+def test_help_of_a_public_name_has_no_address() -> None:
+    """`help(jitgen.route)` had ``logits = <object object at 0x7f...>``."""
+    functions = {name: getattr(jitgen, name) for name in jitgen.__all__}
+    found = {
+        name: str(inspect.signature(f)) for name, f in functions.items() if inspect.isroutine(f)
+    }
+
+    assert {"moe_fc2_dense", "route"} < found.keys()
+    assert [name for name, text in found.items() if " at 0x" in text] == []
+
+
 @pytest.mark.parametrize("module", api.MODULES)
 def test_every_name_of_a_public_module_is_described(module: str, staged: Path) -> None:
     text = (staged / "pages" / api.module_page(module)).read_text(encoding="utf-8")

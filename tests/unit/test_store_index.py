@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import gc
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -326,3 +328,83 @@ class TestItIsClosed:
 
         assert os.waitpid(child, 0)[1] == 0
         assert store.index.uses(KEY)[0] == 2
+
+
+class TestLocks:
+    """What the database costs: SQLite locks, checks and unlocks the file for each transaction."""
+
+    @pytest.fixture
+    def said(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Statements that any connection to a database runs from now on, without pragmas."""
+        statements: list[str] = []
+        connect = sqlite3.connect
+
+        def watched(*given: Any, **named: Any) -> sqlite3.Connection:
+            connection = connect(*given, **named)
+            connection.set_trace_callback(
+                lambda text: text.startswith(("PRAGMA", "--")) or statements.append(text)
+            )
+            return connection
+
+        monkeypatch.setattr(sqlite3, "connect", watched)
+        return statements
+
+    def test_a_list_reads_all_rows_under_one_lock(self, store: Store, said: list[str]) -> None:
+        """Each of 256 rows was a transaction of its own: 1,000 file calls for a list."""
+        store.index.rows()
+        store.index.close()
+        Store.open().index.rows()
+
+        said.clear()
+        index = Store.open().index
+        index.rows()
+
+        assert len(said) > 256
+        assert alone(said) == []
+        assert said.count("BEGIN") == 1
+        index.close()
+
+    def test_opening_writes_in_one_transaction(self, store: Store, said: list[str]) -> None:
+        """Each setting was written in transactions of its own, in each process that opened it."""
+        store.index.close()
+
+        index = Store.open().index
+        index.traffic()
+
+        assert sum(text.startswith("BEGIN IMMEDIATE") for text in said) == 1
+        assert [text.split()[0] for text in alone(said)] == ["SELECT"], "of the traffic alone"
+        index.close()
+
+    def test_traffic_reads_no_rows(self, store: Store, said: list[str]) -> None:
+        """It read all 256 rows to take the journal over."""
+        store.index.close()
+        store.index.traffic()
+        said.clear()
+
+        store.index.traffic()
+
+        assert len(said) == 1
+
+    def test_settings_are_those_of_the_connection_in_use(self, store: Store) -> None:
+        """They were set on a connection that was closed, so each write waited for the disk."""
+        store.index.rows()
+        table = store.index._table  # type: ignore[attr-defined]
+
+        ((mode,),) = table._cache._con.execute("PRAGMA journal_mode")
+        ((synchronous,),) = table._cache._con.execute("PRAGMA synchronous")
+
+        assert (mode, synchronous) == ("truncate", 0)
+
+
+def alone(statements: list[str]) -> list[str]:
+    """Return the statements outside BEGIN and COMMIT or ROLLBACK."""
+    found, is_within = [], False
+    for text in statements:
+        word = text.split()[0].rstrip(";")
+        if word == "BEGIN":
+            is_within = True
+        elif word in ("COMMIT", "ROLLBACK"):
+            is_within = False
+        elif not is_within:
+            found.append(text)
+    return found

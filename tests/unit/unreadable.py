@@ -172,6 +172,7 @@ PASSED_OVER = {
     "server/check_places.py:_shared": _ANSWER,
     "server/check_places.py:address": _ANSWER,
     "server/check_places.py:unresolved": _ANSWER,
+    "server/check_places.py:unwritable": _ANSWER,
     "server/confine.py:_separate": _TRIED,
     "server/confine.py:main": "the process ends",
     "server/confine.py:probe": _ANSWER,
