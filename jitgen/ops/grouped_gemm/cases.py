@@ -155,7 +155,7 @@ class Sizes(AnySizes):
         The first is wide: several CTAs, whose columns have two scales, and an odd number of blocks
         of K in more stages than the pipeline has. The second is tall: rows are multiplied in three
         rounds, the last of which has few. The third is deep, with more blocks than there are
-        factors at once, in two rounds. The last one has no rows.
+        factors at once, and nearly as many after them, in two rounds. The last one has no rows.
         """
         tile, numbers = config.tile, require(config, arch).numbers
         tail, _ = _steps(config, arch)
@@ -164,7 +164,7 @@ class Sizes(AnySizes):
         return (
             of(rows=(3,), n=_SCALE_COLUMNS + tail, k=stages * tile.k + _SCALE_COLUMNS),
             of(rows=(2 * tile.m + 1,), n=tile.n + tail, k=(stages - 3) * tile.k),
-            of(rows=(tile.m + 1,), n=tile.n, k=chunk * tile.k + _SCALE_COLUMNS),
+            of(rows=(tile.m + 1,), n=tile.n, k=(2 * chunk - 1) * tile.k + _SCALE_COLUMNS),
             of(rows=(0,), n=tail, k=_SCALE_COLUMNS),
         )
 
