@@ -32,7 +32,7 @@ ONE_GROUP = (
     ),
     _one_group(
         "one warp frees a stage",
-        "mbarrier_init(ring.empty + thread, LOAD_WARP)",
+        "mbarrier_init(ring.empty + thread, MATH_WARPS)",
         "mbarrier_init(ring.empty + thread, 1)",
         "fault",
     ),

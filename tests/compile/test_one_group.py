@@ -12,7 +12,7 @@ from torch import Tensor
 import jitgen
 from jitgen.codegen.render import render
 from jitgen.compile import inspect
-from jitgen.config import Arch
+from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import GroupedGemmConfig, Schedule, Tile
 from jitgen.errors import InputError
 from jitgen.runtime.session import current
@@ -24,7 +24,7 @@ from tests.problems import make_for, verify_exact
 pytestmark = [needs.compiler, needs.linker]
 
 CONFIG = GroupedGemmConfig(
-    layout="ragged",
+    layout=Layout.RAGGED,
     tile=Tile(m=8, n=32, k=256),
     schedule=Schedule(stream_b=True, one_group=True),
 )
