@@ -283,6 +283,13 @@ def candidates_sweep(arch: Arch) -> Iterator[GroupedGemmConfig]:
     )
     if check(asked, arch):
         yield asked
+    one_group = GroupedGemmConfig(
+        layout="ragged",
+        tile=Tile(m=8, n=32, k=256),
+        schedule=Schedule(stream_b=True, one_group=True),
+    )
+    if check(one_group, arch):
+        yield one_group
 
 
 SWEEPS: dict[str, Callable[[Arch], Iterator[Config]]] = {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from jitgen.config import grammar
 from jitgen.config.config import (
     MAX_SIZE,
+    SCALE_BLOCK,
     BLayout,
     Config,
     DType,
@@ -160,6 +161,9 @@ class Schedule(Part):
             weights are M of the instructions, so fewer padding rows are multiplied.
         extra_rows: Give the last tile of a group up to 16 rows more than tile.m, with swapped
             operands, so that so few rows beyond whole tiles take no tile of their own.
+        one_group: Take one group of few rows, the ragged layout alone, with weights as M of the
+            instructions: each CTA computes a few columns over all of K. For any number of rows, but
+            it reads b once for every tile.m of them.
     """
 
     raster: int = of(int, most=MAX_RASTER, default=8, word="raster")
@@ -171,10 +175,11 @@ class Schedule(Part):
     early_b: bool = of(bool, default=False, word="earlyb")
     swap_tail: bool = of(bool, default=False, word="swaptail")
     extra_rows: bool = of(bool, default=False, word="extrarows")
+    one_group: bool = of(bool, default=False, word="onegroup")
 
     def to_json(self) -> dict[str, Any]:
         """Return the exact JSON form, without rarely used fields that are off."""
-        rare = {"safe_selectors", "early_b", "swap_tail", "extra_rows"}
+        rare = {"safe_selectors", "early_b", "swap_tail", "extra_rows", "one_group"}
         return {n: v for n, v in Part.to_json(self).items() if v or n not in rare}
 
 
@@ -220,6 +225,7 @@ class GroupedGemmConfig(Config):
             text += f" raster {schedule.raster}"
         text += " streaming b" * schedule.stream_b + " early b" * schedule.early_b
         text += " swapped tail" * schedule.swap_tail + " extra rows" * schedule.extra_rows
+        text += " one group" * schedule.one_group
         return text if schedule.split_k == 1 else f"{text} split_k {schedule.split_k}"
 
     @property
@@ -239,6 +245,15 @@ class GroupedGemmConfig(Config):
     def settled(self) -> tuple[str, ...]:
         """Arguments that no earlier kernel may still be writing when this one starts."""
         return ("b", "groups") if self.schedule.early_b else ()
+
+    def unfit(self, groups: int, k: int) -> str:
+        """
+        Return which sizes the kernel needs, where it cannot take a call with these; else nothing.
+        Kernels take any sizes that their target allows, but those with `Schedule.one_group`.
+        """
+        if not self.schedule.one_group or (groups == 1 and k % SCALE_BLOCK == 0):
+            return ""
+        return f"one group and K a multiple of {SCALE_BLOCK} (got {groups} groups and K {k})"
 
     @classmethod
     def parse_name(cls, name: str) -> Self | None:

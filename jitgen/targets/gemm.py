@@ -161,15 +161,16 @@ def refuse_early(config: GroupedGemmConfig, kernel: str) -> None:
 
 def refuse_swap_tail(config: GroupedGemmConfig, kernel: str) -> None:
     """
-    Refuse `swap_tail` and `extra_rows` for kernels that multiply all rows in the same way.
+    Refuse `swap_tail`, `extra_rows` and `one_group` for kernels that multiply all rows in the same
+    way.
     """
-    schedule = config.schedule
-    for name, is_asked in (("swap_tail", schedule.swap_tail), ("extra_rows", schedule.extra_rows)):
+    for name in ("swap_tail", "extra_rows", "one_group"):
+        is_asked = getattr(config.schedule, name)
         refuse_unless(
             not is_asked,
             f"E_{name.upper()}",
             f"{name}: {kernel} multiplies all rows alike; those of grouped_gemm on sm_90a can swap "
-            "operands for the last rows, with weights as they were quantised (plain)",
+            "operands for some rows, with weights as they were quantised (plain)",
         )
 
 

@@ -20,6 +20,7 @@ from tests.compile.mutations_early import EARLY
 from tests.compile.mutations_extra import EXTRA
 from tests.compile.mutations_fc2 import EXPERTS
 from tests.compile.mutations_live_tiles import LIVE_TILES
+from tests.compile.mutations_one_group import ONE_GROUP
 from tests.compile.mutations_order import FENCES, WAITS
 from tests.compile.mutations_resources import RESOURCES
 from tests.compile.mutations_split_k import EXCHANGE
@@ -46,6 +47,7 @@ LISTS = (
     LIVE_TILES,
     TAILS,
     EXTRA,
+    ONE_GROUP,
 )
 MUTATIONS = [mutation for mutations in LISTS for mutation in mutations]
 
@@ -62,6 +64,9 @@ OFTEN = covering(sorted(MUTATIONS, key=lambda mutation: mutation.of_source), fea
 _FC2 = "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_sm_90a"
 _EARLY = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_ab4_earlyb_sm_90a"
 _LISTED = "grouped_gemm_contiguous_e4m3_e4m3_row_bf16_t64x32x128_c1x1_acc1_sm_90a"
+_ONE_GROUP = (
+    "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t8x32x256_c1x1_acc1_ab4_streamb_onegroup_sm_90a"
+)
 _RAGGED = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
 PROGRAMS: dict[str, tuple[str, Any]] = {
     "ragged": (
@@ -127,6 +132,14 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     "extra rows": (
         "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t192x128x128_c1x1_acc1_swaptail_extrarows_sm_90a",
         Sizes(rows=(9, 207, 399, 3), n=136, k=656, num_sms=1),
+    ),
+    "one group": (
+        _ONE_GROUP,
+        Sizes(rows=(11,), n=136, k=1408, num_sms=2),
+    ),
+    "one group, deep": (
+        _ONE_GROUP,
+        Sizes(rows=(3,), n=8, k=32_640, num_sms=2),
     ),
     "wgrad": (
         "grouped_gemm_wgrad_ragged_bf16_bf16_t128x128x64_c1x1_sm_90a",

@@ -48,6 +48,7 @@ ONLY: dict[str, dict[str, tuple[str, ...]]] = {
         "schedule.safe_selectors": ("False",),
         "schedule.swap_tail": ("False",),
         "schedule.extra_rows": ("False",),
+        "schedule.one_group": ("False",),
     },
     "route": {"scores_dtype": ("None", "bf16", "f16", "f32")},
     "unpack_weights": {"b_layout": ("exact1", "folded1")},

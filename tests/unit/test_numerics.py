@@ -36,7 +36,7 @@ SPLIT = Schedule(raster=1, stream_b=True, split_k=2)
 
 
 def problem(**changes: Any) -> GroupedGemmProblem:
-    """Return a problem of one row, for which Hopper's choice splits K."""
+    """Return a problem of one row, for which Hopper has a kernel with an order of its own."""
     given: dict[str, Any] = {"layout": "ragged", "groups": 1, "m": 1, "n": 4096, "k": 7168}
     return GroupedGemmProblem(**given | changes)
 
@@ -90,14 +90,15 @@ class TestTheChoice:
         fast = select(problem(), "sm_90a")
         found = select(problem(numerics="invariant"), "sm_90a")
 
-        assert fast.config.schedule.split_k == 2
-        assert found.config.schedule.split_k == 1
+        assert fast.config.schedule.one_group
+        assert not found.config.schedule.one_group
         assert {x.config for x in found.candidates} < {x.config for x in fast.candidates}
-        assert found.excluded == {
-            x.config: "numerics=invariant: schedule.split_k=2 where 1 keeps the order"
-            for x in fast.candidates
-            if x.config.schedule.split_k == 2
-        }
+        assert sorted(found.excluded.values()) == [
+            "numerics=invariant: schedule.one_group=True where False keeps the order",
+            "numerics=invariant: schedule.split_k=2 where 1 keeps the order",
+        ]
+        for config in found.excluded:
+            assert config.schedule.split_k == 2 or config.schedule.one_group
 
     def test_goes_by_the_same_measurements(self) -> None:
         """Times are stored by problem, for every caller; so are failures."""
@@ -200,7 +201,7 @@ class TestACall:
 
     @pytest.fixture
     def given(self) -> dict[str, torch.Tensor]:
-        """One row, for whose product Hopper's choice splits K."""
+        """One row, for whose product Hopper has a kernel with an order of its own."""
         a, a_scale = quantize.per_token_group(torch.ones(1, 7168))
         b, b_scale = quantize.per_block(torch.ones(1, 4096, 7168))
         offs = torch.tensor([1], dtype=torch.int32)
@@ -213,7 +214,7 @@ class TestACall:
             for _ in range(2):  # the second is remembered
                 jitgen.grouped_gemm(**given, numerics=numerics)  # type: ignore[arg-type]
 
-        assert [config.schedule.split_k for config in hopper] == [2, 1, 2]
+        assert [config.schedule.one_group for config in hopper] == [True, False, True]
 
     def test_follows_a_setting_that_comes_late(
         self, hopper: list[GroupedGemmConfig], given: dict[str, torch.Tensor]
@@ -226,7 +227,7 @@ class TestACall:
         jitgen.grouped_gemm(**given)  # type: ignore[arg-type]
 
         assert family.problem.numerics is Numerics.INVARIANT
-        assert [config.schedule.split_k for config in hopper] == [2, 1, 2]
+        assert [config.schedule.one_group for config in hopper] == [True, False, True]
 
     def test_refuses_a_config_that_breaks_it(
         self, hopper: list[GroupedGemmConfig], given: dict[str, torch.Tensor]

@@ -6,6 +6,7 @@ Problems that test a kernel: large enough to wrap around every pipeline, with ev
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
@@ -93,7 +94,11 @@ class Sizes(AnySizes):
         If scales lie in atoms, which are larger than small tiles, a tall one has a group with rows
         beyond its first atom and another group after it, and a broad one has columns beyond the
         first atom.
+
+        Kernels for one group have problems of their own: see `_of_one_group`.
         """
+        if config.schedule.one_group:
+            return cls._of_one_group(config, arch)
         tile, cluster, types = config.tile, config.cluster, config.operands
         split_k = config.schedule.split_k
         derived = require(config, arch).derived
@@ -143,6 +148,27 @@ class Sizes(AnySizes):
         return wide, deep, *more
 
     @classmethod
+    def _of_one_group(cls, config: GroupedGemmConfig, arch: Arch) -> tuple[Self, ...]:
+        """
+        Return the sizes that test a kernel for one group.
+
+        The first is wide: several CTAs, whose columns have two scales, and an odd number of blocks
+        of K in more stages than the pipeline has. The second is tall: rows are multiplied in three
+        rounds, the last of which has few. The third is deep, with more blocks than there are
+        factors at once, and nearly as many after them, in two rounds. The last one has no rows.
+        """
+        tile, numbers = config.tile, require(config, arch).numbers
+        tail, _ = _steps(config, arch)
+        stages, chunk = numbers["num_ab_stage"], numbers["scale_chunk"]
+        of = partial(cls, num_sms=_NUM_CLUSTERS)
+        return (
+            of(rows=(3,), n=_SCALE_COLUMNS + tail, k=stages * tile.k + _SCALE_COLUMNS),
+            of(rows=(2 * tile.m + 1,), n=tile.n + tail, k=(stages - 3) * tile.k),
+            of(rows=(tile.m + 1,), n=tile.n, k=(2 * chunk - 1) * tile.k + _SCALE_COLUMNS),
+            of(rows=(0,), n=tail, k=_SCALE_COLUMNS),
+        )
+
+    @classmethod
     def edges(cls, config: GroupedGemmConfig, arch: Arch) -> tuple[Self, ...]:
         """
         Return a few sizes: rows of groups around those of a tile; columns around those of a tile
@@ -151,8 +177,11 @@ class Sizes(AnySizes):
         ones, and alone. There are as many groups as a warp has lanes, and more, and more than a
         table of tiles has entries: these with few columns, because drawing weights takes long, and
         with rows in few groups, because each takes a tile. One problem has more tiles along M than
-        the raster places one after another on the same tile of b.
+        the raster places one after another on the same tile of b. Kernels for one group have one,
+        with rows around those that are multiplied at once.
         """
+        if config.schedule.one_group:
+            return cls._edges_of_one_group(config, arch)
         tile, cluster, split_k = config.tile, config.cluster, config.schedule.split_k
         derived = require(config, arch).derived
         stages = getattr(derived, "num_ab_stage", 1) * split_k
@@ -182,8 +211,21 @@ class Sizes(AnySizes):
         return tuple(cls(rows=rows, n=n, k=k, num_sms=sms) for rows, n, k in (*few, *many))
 
     @classmethod
+    def _edges_of_one_group(cls, config: GroupedGemmConfig, arch: Arch) -> tuple[Self, ...]:
+        tile, numbers = config.tile, require(config, arch).numbers
+        tail, _ = _steps(config, arch)
+        stages, chunk = numbers["num_ab_stage"], numbers["scale_chunk"]
+        blocks = (1, 2, 3, 2 * stages - 1, 2 * stages, 2 * stages + 2, 2 * chunk)
+        columns = (tail, tile.n - tail, tile.n, tile.n + tail, _SCALE_COLUMNS + tail)
+        rows = [(each,) for each in (1, tile.m - 1, tile.m, tile.m + 1, 2 * tile.m, 0)]
+        few = each_once(rows, list(columns), [count * _SCALE_COLUMNS for count in blocks])
+        return tuple(cls(rows=rows, n=n, k=k, num_sms=_NUM_CLUSTERS) for rows, n, k in few)
+
+    @classmethod
     def of_numbers(cls, config: GroupedGemmConfig, *numbers: int) -> Self:
         groups, m, n, k = numbers
+        if needed := config.unfit(groups, k):
+            raise ConfigError(f"problem for a kernel of one group must have {needed}")
         if k < (least := _shortest(config.operands, 0)):
             raise ConfigError(
                 f"problem with K {k}: {least} values of prepacked weights share a scale; "

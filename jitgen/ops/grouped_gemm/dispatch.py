@@ -176,6 +176,8 @@ class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
                 f"(got one for {config.layout}, {config.operands.text})",
             )
         require(config, valid.arch)
+        if needed := config.unfit(valid.groups, valid.k):
+            raise InputError("config", f"is for {needed}; leave config out, or have another one")
         if config.epilogue.bias != (args.bias is not None):
             have, none = ("a bias", "none") if config.epilogue.bias else ("no bias", "one")
             raise InputError("config", f"is for {have}, and there is {none}")

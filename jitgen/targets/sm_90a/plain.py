@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Rules of sm_90a for grouped GEMMs with weights in their original layout, that is, not prepacked.
+
+Kernels for one group of few rows have rules of their own, and are candidates beside these.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ from jitgen.targets.gemm import FREE
 from jitgen.targets.protocol import Candidate, Device, Template
 from jitgen.targets.sm_90a import candidates, cost
 from jitgen.targets.sm_90a.devices import H100, H200, fit_of
+from jitgen.targets.sm_90a.one_group import OneGroupGemm
 from jitgen.targets.sm_90a.rules import Sm90Rules
 from jitgen.targets.sums import SumOrder
 from jitgen.templates import ROOT
+
+ONE_GROUP = OneGroupGemm()
 
 
 class PlainGemm(Sm90Rules):
@@ -34,10 +39,16 @@ class PlainGemm(Sm90Rules):
         free=(*FREE, "schedule.early_b", "schedule.swap_tail", "schedule.extra_rows"),
     )
 
+    def candidates(self, problem: GroupedGemmProblem) -> tuple[GroupedGemmConfig, ...]:
+        """Return the candidate configs for `problem`; none if no kernel serves it."""
+        return (*super().candidates(problem), *ONE_GROUP.candidates(problem))
+
     def predict(
         self, problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
     ) -> Candidate:
         """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
+        if config.schedule.one_group:
+            return ONE_GROUP.predict(problem, config, device, num_sms)
         return cost.predict(problem, config, fit_of(device), num_sms)
 
     def confidence_note(self, problem: GroupedGemmProblem, device: Device) -> str:
@@ -58,4 +69,4 @@ class PlainGemm(Sm90Rules):
 
 
 def _is_plain(config: GroupedGemmConfig) -> bool:
-    return not config.operands.b_layout.is_prepacked
+    return not (config.operands.b_layout.is_prepacked or config.schedule.one_group)
