@@ -95,7 +95,7 @@ class KernelTrials:
             found = compete([each[0] for each in calls], on_gpu=False, rounds=7)
         tensors = [x for x in cases[0].tensors if isinstance(x, torch.Tensor)]
         return {
-            "problem": str(sizes),
+            "problem": _shown(sizes),
             "bytes": sum(x.nbytes for x in tensors),
             "flop": _flop(sizes),
             "kernels": [
@@ -132,7 +132,7 @@ class KernelTrials:
             is_right = frobenius <= MEAN_ERROR and largest <= LARGEST_ERROR
             wrong, where = (0, []) if is_right else (wrong, where)
         return {
-            "problem": str(sizes),
+            "problem": _shown(sizes),
             "values": "integers" if is_exact else "random",
             "right": wrong == 0,
             "wrong": wrong,
@@ -140,6 +140,11 @@ class KernelTrials:
             "frobenius": frobenius,
             "largest": largest,
         }
+
+
+def _shown(sizes: Any) -> str:
+    """Return sizes as text, without the SMs, which are those of an emulated GPU."""
+    return str(sizes).removesuffix(f", {sizes.num_sms} SMs")
 
 
 def _flop(sizes: Any) -> int:
