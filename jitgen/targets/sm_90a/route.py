@@ -42,7 +42,7 @@ has 32 experts of a token, three times over, for which more threads have no regi
 counts would not fit in the shared memory of sm_120a.
 """
 
-_SPREAD = Tiling(threads=512, cluster=2, is_spread=True, use_pdl=True)
+_SPREAD = Tiling(threads=512, cluster=4, is_spread=True, use_pdl=True)
 """
 Clusters of two find room on every SM. Of eight CTAs, one on each SM, an H200 holds 15 clusters: the
 sixteenth waits for another to end, and the whole takes twice as long.
@@ -215,7 +215,7 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
         passes = 2
         if tiling.is_spread:
             clusters = -(-problem.m // (_LEAST_TOKENS * ctas))
-            clusters = max(1, min(num_sms // ctas, clusters))
+            clusters = max(1, min(tiling.counts(num_sms), clusters))
             ctas *= clusters
             us += _SECOND_US + _COUNTS_US * clusters
             passes = 3
