@@ -44,8 +44,8 @@ counts would not fit in the shared memory of sm_120a.
 
 _SPREAD = Tiling(threads=512, cluster=4, is_spread=True, use_pdl=True)
 """
-Clusters of two find room on every SM. Of eight CTAs, one on each SM, an H200 holds 15 clusters: the
-sixteenth waits for another to end, and the whole takes twice as long.
+Small clusters find room on every SM. Of eight CTAs, one on each SM, an H200 holds 15 clusters: the
+sixteenth waits for another to end, and the whole takes twice as long. Of four, each SM holds two.
 """
 
 _LAUNCH_US = 2.2
@@ -81,7 +81,7 @@ instruction waits for an earlier one.
 _LEAST_TOKENS = 8
 """Tokens that each CTA has at least before there is another cluster, as in the template."""
 
-_INSTRUCTIONS = (390, 20)
+_INSTRUCTIONS = (320, 14)
 """
 Instructions of a warp for a token, whatever k is, and for each of its k experts: counted in SASS
 for 256 experts.
@@ -226,7 +226,8 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
         if config.scoring is not Scoring.GIVEN:
             each += _INSTRUCTIONS[0] + _INSTRUCTIONS[1] * problem.top_k
         rounds = -(-tokens * LANES // tiling.threads)
-        us += max(tokens / _ISSUED, rounds * _CYCLES) * each / device.clock_mhz
+        of_sm = tokens * -(-ctas // num_sms)
+        us += max(of_sm / _ISSUED, rounds * _CYCLES) * each / device.clock_mhz
         return Cost(us, max(1, rounds))
 
     def is_fitted(self, problem: RouteProblem) -> bool:
