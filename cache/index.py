@@ -255,7 +255,7 @@ class Index(NullIndex):
     def failures(self) -> dict[str, Failure]:
         """Return the remembered failures by key."""
         try:
-            hints = sorted(os.listdir(self._hints))  # noqa: PTH208  # names only
+            hints = sorted(each.name for each in self._hints.iterdir())
         except OSError:
             hints = []
         found = {key: known for key in hints if (known := self.failure(key))}

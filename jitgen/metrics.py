@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen._version import __version__
 from jitgen.errors import InputError, ToolchainError
@@ -27,7 +27,7 @@ from jitgen.events import Event, on_event
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, Histogram
 
 _ANY = "any"
 """Label instead of a tier: all tiers were asked."""
@@ -158,11 +158,12 @@ def install(registry: CollectorRegistry | None = None) -> Metrics:
 
 
 def _histogram(
-    name: str, what: str, buckets: tuple[float, ...], labels: list[str], registry: Any
-) -> Any:
-    return _client().Histogram(
+    name: str, what: str, buckets: tuple[float, ...], labels: list[str], registry: CollectorRegistry
+) -> Histogram:
+    found: Histogram = _client().Histogram(
         f"jitgen_{name}_seconds", what, labels, buckets=buckets, registry=registry
     )
+    return found
 
 
 def _client() -> ModuleType:

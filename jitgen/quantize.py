@@ -24,7 +24,7 @@ them, `mxfp8`, `mxfp4` and `nvfp4` launch it: one pass over bfloat16. The file o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout, per_block, per_token_group
 from jitgen.formats.convert import (
@@ -91,5 +91,5 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker has the new names alone
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         return renamed(__name__, name)

@@ -13,7 +13,6 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 import jitgen
 from docs.site.docstrings import markdown, signature
@@ -59,7 +58,7 @@ def module_page(name: str) -> str:
     return f"api/{name}.md"
 
 
-def menu() -> list[dict[str, Any]]:
+def menu() -> list[dict[str, object]]:
     """Return the part of the site's menu that holds the reference."""
     sections: dict[str, list[dict[str, str]]] = {}
     for name in names():
@@ -68,7 +67,7 @@ def menu() -> list[dict[str, Any]]:
     return [{title: pages} for title, pages in sorted(sections.items())]
 
 
-def members(module: ModuleType) -> dict[str, Any]:
+def members(module: ModuleType) -> dict[str, object]:
     """Return what a module offers, by name."""
     listed = getattr(module, "__all__", None)
     if listed is None:
@@ -92,7 +91,7 @@ def places() -> dict[str, str]:
     return found
 
 
-def _of(name: str) -> Any:
+def _of(name: str) -> object:
     return getattr(jitgen, name)
 
 
@@ -117,7 +116,7 @@ def _module_page(name: str) -> str:
     return "\n".join(lines)
 
 
-def _described(name: str, thing: Any, module: str) -> Iterator[str]:
+def _described(name: str, thing: object, module: str) -> Iterator[str]:
     if not inspect.isclass(thing) and not callable(thing):  # an object, such as the settings
         yield from ["```python", f"{module}.{name}", "```", "", markdown(type(thing).__doc__)]
         yield from _methods(type(thing), "##" if module == "jitgen" else "###")

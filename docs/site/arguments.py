@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from docs.site import docstrings
 from jitgen.ops.call import Call
@@ -45,12 +44,12 @@ def page() -> str:
     return _HEAD + "".join(map(_table, calls))
 
 
-def _table(call: Call[Any, Any, Any]) -> str:
+def _table(call: Call[object, object, object]) -> str:
     title = _TITLES.get(call.name, f"`jitgen.{call.name}`")
     return _TABLE.format(title=title, rows="\n".join(_rows(call)))
 
 
-def _rows(call: Call[Any, Any, Any]) -> Iterator[str]:
+def _rows(call: Call[object, object, object]) -> Iterator[str]:
     defaults = call.arguments._field_defaults
     meanings = docstrings.entries(call.public.__doc__, "Args")
     meanings |= docstrings.entries(call.arguments.__doc__, "Attributes")

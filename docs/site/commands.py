@@ -6,7 +6,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
@@ -55,7 +54,7 @@ def pages() -> dict[str, str]:
     return made
 
 
-def menu() -> list[dict[str, Any]]:
+def menu() -> list[dict[str, object]]:
     """Return the part of the site's menu that holds the commands."""
     return [{f"jitgen {name}": page_of(name)} for name, _ in _below(cli)]
 

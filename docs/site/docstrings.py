@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 _SECTION = re.compile(
     r"^(Args|Attributes|Returns|Yields|Raises|Example|Examples|Note|Notes|Warns):$"
@@ -21,7 +20,7 @@ _LISTED = re.compile(r"^- `([^`]+)`: (.*)$")
 _RULER = r" *(?:=+ +)+=+\n"
 _ROWS = r"(?:.*\S.*\n)+?"
 _TABLE = re.compile(rf"^( *)(?==){_RULER}{_ROWS}{_RULER}{_ROWS}{_RULER}", re.MULTILINE)
-_STARS: dict[Any, str] = {
+_STARS: dict[object, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
     inspect.Parameter.VAR_KEYWORD: "**",
 }
@@ -94,7 +93,7 @@ def _fenced(text: str) -> str:
     return _TABLE.sub(block, text)
 
 
-def signature(name: str, thing: Any, *, is_method: bool = False) -> str:
+def signature(name: str, thing: Callable[..., object], *, is_method: bool = False) -> str:
     """Return how `thing` is called, one argument a line where they do not fit in one."""
     try:
         called = inspect.signature(thing)
@@ -128,5 +127,5 @@ def _argument(parameter: inspect.Parameter) -> str:
     return f"{text} = {default}" if has_type else f"{text}={default}"
 
 
-def _annotation(annotation: Any) -> str:
+def _annotation(annotation: object) -> str:
     return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)

@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from docs.site.stage import ROOT
 from jitgen import __version__
@@ -55,7 +54,7 @@ def write(out: Path, files: Iterable[Path], commit: str, at: int, home: str) -> 
     return [out / name for name in (*made, "SHA256SUMS")]
 
 
-def bill(digests: dict[str, str], at: int) -> dict[str, Any]:
+def bill(digests: dict[str, str], at: int) -> dict[str, object]:
     """Return the bill of materials of files with these SHA-256 digests."""
     own = f"pkg:generic/jitgen@{__version__}"  # no index has it
     pins = {_normal(name): pin for name, pin in _PIN.findall(_text("constraints.txt"))}
@@ -108,7 +107,7 @@ def bill(digests: dict[str, str], at: int) -> dict[str, Any]:
     }
 
 
-def statement(digests: dict[str, str], commit: str, home: str) -> dict[str, Any]:
+def statement(digests: dict[str, str], commit: str, home: str) -> dict[str, object]:
     """Return where files with these SHA-256 digests come from, unsigned."""
     return {
         "_type": "https://in-toto.io/Statement/v1",
@@ -163,5 +162,5 @@ def _text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def _json(document: dict[str, Any]) -> str:
+def _json(document: dict[str, object]) -> str:
     return json.dumps(document, indent=2) + "\n"

@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from docs.site import api, commands, navigation
 
@@ -50,9 +49,9 @@ def generated() -> dict[str, str]:
     return made | api.pages() | commands.pages()
 
 
-def menu() -> list[dict[str, Any]]:
+def menu() -> list[dict[str, object]]:
     """Return the site's menu as mkdocs takes it."""
-    entries: list[dict[str, Any]] = [{"Home": navigation.HOME}]
+    entries: list[dict[str, object]] = [{"Home": navigation.HOME}]
     for title, pages in navigation.PAGES:
         entries.append({title: [place(page) for page in pages]})
     reference = [

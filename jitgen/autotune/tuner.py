@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.autotune.bench import Bench, Measurements, NotMeasured
 from jitgen.autotune.measure.errors import NoDevice
@@ -180,7 +181,7 @@ class _Run:
 
     def row(self, problem: GroupedGemmProblem) -> TuningRow:
         """Return the row of a problem that has a record."""
-        return self._row(problem, TuningState.RECORDED, record=self.known(problem))
+        return self._row(problem, TuningState.RECORDED, self.known(problem))
 
     def configs(self, problems: list[GroupedGemmProblem]) -> list[Config]:
         """Return every config to try for `problems`, with `again` also excluded ones."""
@@ -243,9 +244,8 @@ class _Run:
             record = self._record(problem, found, untried)
             missing |= found.missing
         seconds = time.perf_counter() - start
-        return self._row(
-            problem, state, record=record, missing=missing, seconds=seconds, error=error
-        )
+        row = self._row(problem, state, record)
+        return replace(row, missing=missing, seconds=seconds, error=error)
 
     def _record(
         self, problem: GroupedGemmProblem, found: Measurements, untried: dict[str, str]
@@ -266,9 +266,13 @@ class _Run:
         self._excluded[name] = reason
         tuned.exclude(self.store, self._arch, name, reason)
 
-    def _row(self, problem: GroupedGemmProblem, state: TuningState, **values: Any) -> TuningRow:
+    def _row(
+        self, problem: GroupedGemmProblem, state: TuningState, record: TuningRecord | None
+    ) -> TuningRow:
         by_model = self._names(problem)[0]
-        return TuningRow(problem=problem, arch=self._arch, state=state, by_model=by_model, **values)
+        return TuningRow(
+            problem=problem, arch=self._arch, state=state, record=record, by_model=by_model
+        )
 
     def _names(self, problem: GroupedGemmProblem) -> list[str]:
         """

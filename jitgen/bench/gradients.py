@@ -200,8 +200,7 @@ def _products(
         return jitgen.grouped_gemm_wgrad(dy, a, offs=offs, config=config)
 
     def theirs(left: Tensor, right: Tensor) -> Tensor:
-        result: Tensor = torch._grouped_mm(left, right, offs=offs)
-        return result
+        return torch._grouped_mm(left, right, offs=offs)
 
     def problem(n: int, k: int, b_layout: BLayout) -> GroupedGemmProblem:
         return GroupedGemmProblem(

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -169,7 +168,7 @@ def _check(problem: GroupedGemmProblem) -> Iterator[Checked]:
         return
     call = random_call(problem, _ROWS, is_exact=True, has_spare=True)
     solved = Solved.of(call.copy(device()), is_exact=True)
-    arguments: dict[str, Any] = solved.arguments
+    arguments = solved.arguments
     for config in configs:
 
         def compute(config: GroupedGemmConfig = config) -> None:

@@ -128,9 +128,9 @@ class Report(Record):
         """
         return {"targets": [row.to_json() for row in self.targets()]}
 
-    def differs(self, other: Self) -> str:  # noqa: ARG002  # most have nothing that could
+    def differs(self, _other: Self) -> str:
         """
-        Return a text that says how the cases of this report differ from those of `other`: empty,
+        Return a text that says how the cases of this report differ from those of another: empty,
         unless a subclass compares them.
         """
         return ""

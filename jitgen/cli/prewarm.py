@@ -212,8 +212,9 @@ def _as_locked(
             told = "" if entry is None else other_files(entry[0].meta, files[place])
             if told:
                 output.warn(f"{row.name} {told}; {REBUILT}")
-                row = replace(row, state=PrewarmState.FAILED, error=f"it {told}")  # noqa: PLW2901
-            rows.append(row)
+            rows.append(
+                replace(row, state=PrewarmState.FAILED, error=f"it {told}") if told else row
+            )
         found.append(replace(report, rows=tuple(rows)))
     return found
 

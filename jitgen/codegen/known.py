@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from contextlib import suppress
 
 _OPAQUE = re.compile(
     r'[fF]?(?:"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|"(?:[^"\\\n]|\\.)*"'
@@ -34,27 +34,25 @@ def masked(text: str) -> str:
     return _OPAQUE.sub(blank, text)
 
 
-def constants(text: str) -> dict[str, Any]:
+def constants(text: str) -> dict[str, object]:
     """
     Return the constants of a module, by name, that can be computed from literals and each other.
     """
-    known: dict[str, Any] = {}
+    known: dict[str, object] = {}
     for name, expression in _CONSTANT.findall(text):
-        try:
+        with suppress(Exception):  # an expression that cannot be evaluated here
             known[name] = value(expression, known)
-        except Exception:  # noqa: S112  # an expression that cannot be evaluated here
-            continue
     return known
 
 
-def value(expression: str, known: dict[str, Any]) -> Any:
+def value(expression: str, known: dict[str, object]) -> object:
     """Return the value of an expression of constants; errors of its evaluation are raised."""
     match = re.fullmatch(r"cutlass\.const_expr\((.+)\)", expression)
     code = compile((match[1] if match else expression).strip(), "", "eval", dont_inherit=True)
     return eval(code, _ALLOWED, known)  # noqa: S307  # a constant of a template, which is code
 
 
-def decided(expression: str, known: dict[str, Any]) -> bool | None:
+def decided(expression: str, known: dict[str, object]) -> bool | None:
     """Return whether a condition holds; None if that depends on the run."""
     if not re.search(r"[A-Z]", expression):
         return None

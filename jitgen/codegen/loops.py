@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from jitgen.codegen.known import dedented, end_of_block, masked, value
 
@@ -29,7 +28,7 @@ replacements.
 """
 
 
-def without_loops(text: str, known: dict[str, Any]) -> str:
+def without_loops(text: str, known: dict[str, object]) -> str:
     """
     Return `text` with the bodies of unrolled loops that have one pass instead of these loops.
 
@@ -50,7 +49,7 @@ def without_loops(text: str, known: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _has_one_pass(arguments: str, known: dict[str, Any]) -> bool:
+def _has_one_pass(arguments: str, known: dict[str, object]) -> bool:
     """Return whether a loop over the range of `arguments` has pass 0 and no other."""
     try:
         found = value(f"range({arguments})", known | {"range": range})

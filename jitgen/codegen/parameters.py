@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jitgen.config import Arch, Config
 from jitgen.support.documents import canonical_json
@@ -97,7 +96,7 @@ def _free_names(text: str) -> set[str]:
     return found
 
 
-def derived(config: Config, arch: Arch) -> dict[str, Any]:
+def derived(config: Config, arch: Arch) -> dict[str, object]:
     """
     Return the derived numbers that the template declares, by name.
 
@@ -122,7 +121,7 @@ def _mentions(template: Template, names: Iterable[str]) -> bool:
     return any(name.encode() in text for name in names for text in texts)
 
 
-def parameters(config: Config, arch: Arch) -> dict[str, Any]:
+def parameters(config: Config, arch: Arch) -> dict[str, object]:
     """
     Return every value that the template declares.
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jitgen.codegen import parameters as given
 from jitgen.codegen.parameters import parameters, template_of
@@ -150,7 +150,7 @@ def _comment_lines(text: str) -> str:
     return "\n#     ".join(lines)
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: object) -> object:
     """
     Return a value for a source, after checking that it is a number, a boolean, a plain word or the
     config's JSON: rendered text is code that runs.
@@ -161,7 +161,7 @@ def _plain(name: str, value: Any) -> Any:
     raise RenderError(f"{name}={value!r} may not be written into a generated source")
 
 
-def values(config: Config, arch: Arch) -> dict[str, Any]:
+def values(config: Config, arch: Arch) -> dict[str, object]:
     """
     Return the values for a kernel's template, by name.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from jitgen.codegen.functions import (
     KEYWORD,
@@ -163,7 +162,7 @@ def _without(text: str, pattern: re.Pattern[str]) -> str:
     return text
 
 
-def without_ones(text: str, known: dict[str, Any]) -> str:
+def without_ones(text: str, known: dict[str, object]) -> str:
     """
     Return `text` without products with and quotients by numbers of CTAs that are 1.
 

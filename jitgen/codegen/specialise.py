@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from jitgen.codegen.functions import (
     NEXT_TOP,
@@ -89,7 +88,7 @@ def specialised(text: str, kept: frozenset[str]) -> str:
     return _joined(_without_notes(text, plain))
 
 
-def _decided(text: str, known: dict[str, Any]) -> tuple[str, str]:
+def _decided(text: str, known: dict[str, object]) -> tuple[str, str]:
     """
     Return `text` with one branch of each condition that constants decide, and its `masked` form.
     """
@@ -164,7 +163,7 @@ def _next(plain: list[str], i: int) -> str:
     return next((line for line in plain[i:] if line.strip()), "")
 
 
-def _without_choices(text: str, plain: str, known: dict[str, Any]) -> tuple[str, str]:
+def _without_choices(text: str, plain: str, known: dict[str, object]) -> tuple[str, str]:
     """
     Return `text` and `plain` with one side of each conditional expression that constants decide.
     """

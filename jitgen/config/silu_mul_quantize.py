@@ -8,7 +8,7 @@ chosen.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from jitgen.config.config import MAX_SIZE, SCALE_BLOCK, Layout, Part, TiledConfig, of
 from jitgen.config.format import IN_ROWS, Format
@@ -267,5 +267,5 @@ class SiluMulQuantizeProblem(GroupedRows):
 
 if not TYPE_CHECKING:  # a type checker has the new names alone
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         return renamed(__name__, name)

@@ -7,21 +7,20 @@ Nothing else imports this module, because it imports the whole of torch.compile.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from jitgen.layer import gradients
+from jitgen.ops.dispatcher import constant_result
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_result
 def _is_registered() -> bool:
     """Register the operation, so that torch.compile finds it in ``torch.ops``."""
     return gradients.operation() is not None
 
 
-def layer(values: tuple[Any, ...]) -> Tensor:
+def layer(values: tuple[object, ...]) -> Tensor:
     """Call the operation; the graph contains nothing else."""
     _is_registered()
     found: Tensor

@@ -12,16 +12,17 @@ Other modules import this one only when it is needed, because it imports the who
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch._higher_order_ops import effects
+from torch._ops import OpOverload
 from torch.compiler import is_dynamo_compiling
 from torch.fx.node import has_side_effect
 
 from jitgen.errors import InputError
 from jitgen.layer.ranks import LAYERS, run_in_passes
+from jitgen.ops.dispatcher import constant_result
 from jitgen.ops.tracing.library import Operation, register
 
 _NAMES = (
@@ -34,7 +35,7 @@ _SCHEMA = (
 )
 
 
-def layer(*values: Any) -> Tensor:
+def layer(*values: object) -> Tensor:
     """Call the operation, whose arguments have been checked."""
     if is_dynamo_compiling():
         _is_registered()
@@ -44,14 +45,14 @@ def layer(*values: Any) -> Tensor:
     return found
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_result
 def _is_registered() -> bool:
     """Register the operation, so that torch.compile finds it in ``torch.ops``."""
     return operation() is not None
 
 
 @cache
-def operation() -> Any:
+def operation() -> OpOverload:
     """Return torch's operation of a layer of several ranks, registered at the first call."""
     found = register(Operation(schema=_SCHEMA, run=_run, fake=_fake, names=_NAMES))
     effects._register_effectful_op(found, effects._EffectType.ORDERED)
@@ -87,5 +88,5 @@ def _run(
     return run_in_passes(chain, wire, tensors, found.workspace, every)
 
 
-def _fake(x: Tensor, *_: Any) -> Tensor:
+def _fake(x: Tensor, *_: object) -> Tensor:
     return x.new_empty(x.shape)

@@ -11,7 +11,7 @@ because its time on the host counts, and ends with ``CALL.run(Arguments(...), ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
@@ -24,7 +24,7 @@ from jitgen.config import Arch, Config
 from jitgen.errors import InputError, ResourceError
 from jitgen.ops.dispatcher import is_traced, refuse_tangents
 from jitgen.ops.explicit_config import explicit_config
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, new_launch, nothing
+from jitgen.ops.launch import AnyLaunch, Family, Kernel, Key, chosen, new_launch, nothing
 from jitgen.ops.tensors import needs_gradient, tensors_of
 from jitgen.runtime.session import Session, current
 from jitgen.selection.choice import edges_of
@@ -131,7 +131,7 @@ class Call(Generic[Args, Validated, Result]):
         if is_dynamo_compiling():  # torch.compile reads this: one operation is all it sees
             from jitgen.ops.tracing import compiled
 
-            return compiled.call(self, args)  # type: ignore[no-any-return]
+            return compiled.call(self, args)
         tensors = self.tensors_of(args)
         if is_traced(tensors.values()):
             from jitgen.ops.tracing.library import traced
@@ -201,7 +201,7 @@ class Call(Generic[Args, Validated, Result]):
         function, served = self.without_rows, wanted
         if rows:
             function, served = valid.device.entry(session, asked or wanted, neighbours)
-        kernel = {
+        kernel: Kernel = {
             "function": function,
             "tail": valid.device.tail,
             "config": served,
@@ -231,15 +231,15 @@ class Call(Generic[Args, Validated, Result]):
         rows: int = valid.rows
         return rows
 
-    def launch(self, args: Args, valid: Validated, kernel: dict[str, Any]) -> AnyLaunch:
-        """Return the launch; `kernel` are the fields of `AnyLaunch`."""
+    def launch(self, args: Args, valid: Validated, kernel: Kernel) -> AnyLaunch:
+        """Return the launch of a chosen kernel."""
         raise NotImplementedError
 
     def start(self, launch: Any, args: Args) -> Result:
         """Call the launch with the tensors of the call; return the result."""
         raise NotImplementedError
 
-    def kind(self, args: Args, valid: Validated) -> dict[str, Any]:
+    def kind(self, args: Args, valid: Validated) -> Mapping[str, object]:
         """Return the fields that the problem and the config of the call have in common, by name."""
         raise NotImplementedError
 
@@ -268,7 +268,7 @@ class Call(Generic[Args, Validated, Result]):
 
     # Direct calls of kernels: see `jitgen.ops.direct`.
 
-    def check_direct(self, config: Any, arch: Arch, given: tuple[Any, ...]) -> None:
+    def check_direct(self, config: Any, arch: Arch, given: tuple[object, ...]) -> None:
         """
         Check the arguments of a direct call of the entry of `config`: everything that the entry
         does not check itself.

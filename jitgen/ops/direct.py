@@ -38,7 +38,7 @@ def read(
     config: Config,
     arch: Arch,
     session: Session,
-    given: tuple[Any, ...],
+    given: tuple[object, ...],
     tensors: Sequence[str],
     numbers: Sequence[str] = (),
     in_place: Sequence[str] = (),
@@ -67,7 +67,7 @@ def read(
             "arguments",
             f"must be {len(names)} for {config.name(arch)}: {', '.join(names)} (got {len(given)})",
         )
-    found = dict(zip(names, given, strict=True))
+    found: dict[str, Any] = dict(zip(names, given, strict=True))
     first, *others = tensors
     for name in tensors:
         common.require(name, found[name])
@@ -99,7 +99,7 @@ def read(
     return found
 
 
-def check(call: Call[Any, Any, Any], config: Config, arch: Arch, given: tuple[Any, ...]) -> None:
+def check(call: Call[Any, Any, Any], config: Config, arch: Arch, given: tuple[object, ...]) -> None:
     """
     Require arguments of an entry that its public call would accept with `config`; for entries whose
     arguments have the names of the public call.

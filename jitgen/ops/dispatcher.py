@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,11 @@ from torch._C import DispatchKey, _functorch
 from torch.autograd import forward_ad
 
 from jitgen.errors import InputError
+
+_Function = TypeVar("_Function")
+
+constant_result: Callable[[_Function], _Function] = torch.compiler.assume_constant_result
+"""Decorator of functions that torch.compile calls once, and whose result is then a constant."""
 
 _PLAIN_KEY = re.compile(r"CPU|CUDA|ADInplaceOrView|Auto(grad|cast)\w+")
 """Dispatch keys of tensors that kernels read as they lie in memory."""

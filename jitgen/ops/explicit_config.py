@@ -10,13 +10,15 @@ the source can run it.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TypeVar
 
 from jitgen.config import Arch, Config, Numerics
 from jitgen.errors import InputError
 from jitgen.runtime.override import Override
 from jitgen.runtime.spec import sha256
 from jitgen.selection.numerics import require_order
+
+_Config = TypeVar("_Config", bound=Config)
 
 _EDITED = "@"
 """Separator of name and digest."""
@@ -26,8 +28,8 @@ _read: dict[str, Override] = {}
 
 
 def explicit_config(
-    config: object, kind: type[Config], arch: Arch, numerics: Numerics | str | None = None
-) -> Any:
+    config: object, kind: type[_Config], arch: Arch, numerics: Numerics | str | None = None
+) -> _Config:
     """
     Return the config of an explicit `config` on `arch`: itself, or the original config of an edited
     kernel.
@@ -42,7 +44,7 @@ def explicit_config(
     return plain
 
 
-def plain_of(config: object, kind: type[Config], arch: Arch) -> Any:
+def plain_of(config: object, kind: type[_Config], arch: Arch) -> _Config:
     """Return the config of an explicit `config`, whose order of sums is not checked."""
     plain = config.on(arch) if isinstance(config, Override) else config
     if not isinstance(plain, kind):
@@ -72,7 +74,7 @@ def graph_name(config: object, kind: type[Config], arch: Arch) -> str:
 
 
 @cache
-def of_graph(name: str, kind: type[Config], arch: Arch) -> Any:
+def of_graph(name: str, kind: type[Config], arch: Arch) -> Config | Override:
     """
     Return the config, or the edited kernel, that a graph calls `name`: the same object each time,
     because launches are cached by its identity.

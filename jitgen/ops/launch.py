@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
@@ -81,6 +81,16 @@ class AnyLaunch:
     def is_of_capture(self) -> bool:
         """Whether it holds memory that is filled by the CUDA graph which is being captured."""
         return False
+
+
+class Kernel(TypedDict):
+    """The fields of `AnyLaunch` that the choice of a kernel gives."""
+
+    function: Callable[..., Any]
+    tail: tuple[Any, ...]
+    config: Any  # of the operation's class
+    asked: object
+    awaited: Config | None
 
 
 Launch = TypeVar("Launch", bound=AnyLaunch)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -96,11 +94,11 @@ class ScaledCall(Call[Args, Validated, Scaled]):
 
     more_outputs = ("out_scale",)
 
-    def finds_scales(self, args: Any) -> bool:
+    def finds_scales(self, args: Args) -> bool:
         """Say whether the kernel computes the scales."""
         raise NotImplementedError
 
-    def to_results(self, args: Any, result: Scaled) -> tuple[Tensor, ...]:
+    def to_results(self, args: Args, result: Scaled) -> tuple[Tensor, ...]:
         """
         Return q and its scales, or an empty tensor for scales that the kernel does not compute.
         """
@@ -109,7 +107,7 @@ class ScaledCall(Call[Args, Validated, Scaled]):
             scale = q.new_empty(0, dtype=torch.float32)
         return q, scale
 
-    def of_results(self, args: Any, tensors: tuple[Tensor, ...]) -> Scaled:
+    def of_results(self, args: Args, tensors: tuple[Tensor, ...]) -> Scaled:
         """Return the result that consists of these tensors."""
         q, scale = tensors
         return q, scale if self.finds_scales(args) else args.global_scale

@@ -91,11 +91,11 @@ class AnySizes:
         raise NotImplementedError
 
     @classmethod
-    def edges(cls, config: Any, arch: Arch) -> tuple[Self, ...]:  # noqa: ARG003
+    def edges(cls, _config: Any, _arch: Arch) -> tuple[Self, ...]:
         """
         Return further sizes, for which only values are checked: at, below and above every constant
-        of `config` that its kernel compares a number with. Each is run once, with its own seed. The
-        base class returns none.
+        of the config that its kernel compares a number with. Each is run once, with its own seed.
+        The base class returns none.
         """
         return ()
 

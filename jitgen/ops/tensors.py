@@ -9,7 +9,7 @@ given.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -250,13 +250,15 @@ def check_memory(
                 )
 
 
-def check_size(valid: Any, name: str) -> None:
+def check_size(valid: AnyValidated, name: str) -> None:
     """Require sizes that kernels support; `name` is the argument with these sizes."""
     if reason := size_refusal(valid, valid.arch):
         raise InputError(name, reason)
 
 
-def check_vectors(args: Any, valid: Any, names: Iterable[str], *, has_memory: bool) -> None:
+def check_vectors(
+    args: object, valid: AnyValidated, names: Iterable[str], *, has_memory: bool
+) -> None:
     """
     Require memory that is aligned for vector loads and stores of kernels, on the device of the
     first tensor.

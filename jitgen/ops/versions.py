@@ -16,7 +16,6 @@ only if the user requested it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from weakref import ref
 
 import torch
@@ -58,10 +57,9 @@ class Versions:
     __slots__ = ("_marks", "_places")
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        memory: Any = StorageWeakRef  # torch has no types for it
         self._places = Places(tensors)
         self._marks = tuple(
-            (ref(each), each._version, memory(each.untyped_storage())) for each in tensors
+            (ref(each), each._version, StorageWeakRef(each.untyped_storage())) for each in tensors
         )
 
     @classmethod
@@ -93,7 +91,7 @@ class Versions:
         )
 
 
-def _place(tensor: Tensor | None) -> tuple[Any, ...] | None:
+def _place(tensor: Tensor | None) -> tuple[object, ...] | None:
     if tensor is None:
         return None
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()

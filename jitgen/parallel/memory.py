@@ -11,7 +11,7 @@ import secrets
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ from torch.distributed import ProcessGroup
 
 _PLACES = (Path("/dev/shm"), Path(tempfile.gettempdir()))  # noqa: S108  # of Linux; of others
 _NAME_BYTES = 16
+_Made = TypeVar("_Made")
 
 
 class Shared(NamedTuple):
@@ -34,7 +35,7 @@ class Shared(NamedTuple):
 
     own: Tensor
     addresses: list[int]
-    keeps: Any
+    keeps: object
 
 
 def shared(nbytes: int, group: ProcessGroup, device: torch.device) -> Shared | str:
@@ -49,11 +50,12 @@ def least(numbers: list[int], group: ProcessGroup, device: torch.device) -> list
     """Return the minimum over all ranks of each number."""
     found = torch.tensor(numbers, dtype=torch.int64, device=device)
     dist.all_reduce(found, op=dist.ReduceOp.MIN, group=group)
-    result: list[int] = found.tolist()
-    return result
+    return found.tolist()
 
 
-def _all_can(step: Callable[[], Any], group: ProcessGroup, device: torch.device) -> tuple[Any, str]:
+def _all_can(
+    step: Callable[[], _Made], group: ProcessGroup, device: torch.device
+) -> tuple[_Made | None, str]:
     """Do a step on each rank; return its result, and a reason if it failed on any rank."""
     made, trouble = None, ""
     try:
@@ -76,7 +78,7 @@ def _of_gpus(nbytes: int, group: ProcessGroup, device: torch.device) -> Shared |
         return Shared(own, [int(each) for each in handle.buffer_ptrs], handle)
 
     made, trouble = _all_can(make, group, device)
-    return trouble or made
+    return trouble if made is None or trouble else made
 
 
 def _of_files(nbytes: int, group: ProcessGroup, device: torch.device) -> Shared | str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -174,5 +173,7 @@ def _bytes(values: Tensor) -> Tensor:
     return values.view(-1).view(torch.uint8)
 
 
-def _step(call: Any, values: Tensor, rank: int, group: ProcessGroup, tag: int) -> dist.P2POp:
+def _step(
+    call: Callable[..., dist.Work | None], values: Tensor, rank: int, group: ProcessGroup, tag: int
+) -> dist.P2POp:
     return dist.P2POp(call, values, dist.get_global_rank(group, rank), group, tag)

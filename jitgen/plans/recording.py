@@ -114,7 +114,7 @@ class Recording:
         try:
             with beside.open("x", encoding="ascii") as stream:
                 stream.writelines(f"{line}\n" for line in self.lines())
-            os.replace(beside, path)  # noqa: PTH105  # its final name
+            beside.replace(path)
         except OSError:
             beside.unlink(missing_ok=True)
             raise

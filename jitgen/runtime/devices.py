@@ -109,10 +109,7 @@ class Emulated(NamedTuple):
         return (self.num_sms,)
 
     def entry(
-        self,
-        session: Session,  # noqa: ARG002  # it finds kernels itself
-        config: Wanted,
-        neighbours: Sequence[Config],  # noqa: ARG002  # no fallback for an emulator
+        self, _session: Session, config: Wanted, _neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """Return the function that runs `config` in the emulator, and the config."""
         return self.function(config), plain(config)

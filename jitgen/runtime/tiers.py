@@ -62,7 +62,7 @@ class Memory:
         """Return the entry of `spec` that `keep` stored; None if there is none."""
         return self._entries.get(spec.key)
 
-    def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry | None:  # noqa: ARG002
+    def put(self, _meta: Meta, _files: Mapping[str, bytes]) -> Entry | None:
         """Return None, because a kernel is stored on disk first; see `keep`."""
         return None
 

@@ -174,8 +174,7 @@ class PrivateKey:
 
     def sign(self, message: bytes) -> bytes:
         """Return the signature of `message`: 64 bytes, the same each time."""
-        signature: bytes = self._key.sign(message)
-        return signature
+        return self._key.sign(message)
 
 
 Sign = Callable[[bytes], bytes]

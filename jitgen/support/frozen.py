@@ -50,7 +50,7 @@ def _set(self: Any, name: str, value: Any) -> None:
     object.__setattr__(self, name, value)
 
 
-def _delete(self: Any, name: str) -> None:  # noqa: ARG001
+def _delete(_self: object, name: str) -> None:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 

@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 
 from jitgen.config import Arch
 from jitgen.events import warn_once
-from jitgen.ops.dispatcher import is_traced
+from jitgen.ops.dispatcher import constant_result, is_traced
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
 from jitgen.targets.legality import rules
@@ -147,7 +147,7 @@ def widened(function: str, mat_a: Tensor, mat_b: Tensor) -> tuple[Tensor, Tensor
     return wide_a, mat_b.to(torch.bfloat16, memory_format=order)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_result
 def _alignment(device: torch.device) -> int:
     """Return the alignment of addresses and strides, in bytes; torch.compile evaluates it once."""
     return _of_arch(devices.find(device, current.get(), "mat_a").arch)

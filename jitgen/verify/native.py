@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from jitgen.config import Arch, Config
 from jitgen.verify import places
@@ -12,7 +11,7 @@ from jitgen.verify.verification import Trial, Verification, samples_of, sizes_of
 
 
 def verified(
-    config: Config, arch: Arch, function: Callable[..., object], problem: Any = None
+    config: Config, arch: Arch, function: Callable[..., object], problem: object = None
 ) -> Verification:
     """
     Run a kernel with the problems that are used for emulated kernels, and compare the results.
@@ -28,7 +27,7 @@ def verified(
 
 
 def _trials(
-    config: Config, arch: Arch, function: Callable[..., object], problem: Any
+    config: Config, arch: Arch, function: Callable[..., object], problem: object
 ) -> Iterator[Trial]:
     samples = samples_of(config)
     given = sizes_of(problem, config) if isinstance(problem, str) else problem

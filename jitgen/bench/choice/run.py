@@ -143,8 +143,7 @@ def _run(
 
 
 def _target(given: Given) -> Arch:
-    found: Arch = given["arch"] or default_arch()
-    return found
+    return given["arch"] or default_arch()
 
 
 SUITE = Suite(

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -30,7 +29,7 @@ class Fp8Rows(Own):
 
     name = "fp8 row"
     note = "e4m3 weights with a scale for each output channel"
-    types: Mapping[str, Any] = {"scale_granularity": ScaleGranularity.ROW}
+    types: Mapping[str, object] = {"scale_granularity": ScaleGranularity.ROW}
 
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
         """Return a function that returns the side with a given kernel."""

@@ -63,7 +63,7 @@ class Own(Side):
 
     types: Mapping[str, Any]
 
-    def fits(self, case: Case) -> bool:  # noqa: ARG002  # most do
+    def fits(self, _case: Case) -> bool:
         """
         Return whether the side supports the sizes of a case: always, unless a subclass checks them.
         """
@@ -91,7 +91,7 @@ class Own(Side):
         choice = jitgen.select(self.problem(case), arch or default_arch())
         return [cast("GroupedGemmConfig", candidate.config) for candidate in choice.candidates]
 
-    def beside(self, case: Case, arch: Arch) -> list[Config]:  # noqa: ARG002  # most have none
+    def beside(self, _case: Case, _arch: Arch) -> list[Config]:
         """
         Return the kernels that are launched in addition to the chosen one: none, unless a subclass
         has some.
@@ -185,7 +185,7 @@ class Unpacked(Mxfp4):
         """Return the problem of the kernel that multiplies unpacked weights."""
         return unpacked_problem(super().problem(case))
 
-    def beside(self, case: Case, arch: Arch) -> list[Config]:  # most have none
+    def beside(self, case: Case, arch: Arch) -> list[Config]:
         """Return the kernel that unpacks the weights."""
         weights = UnpackWeightsProblem(
             groups=case.groups,

@@ -247,8 +247,7 @@ def _times(call: Callable[[], object], rounds: int, device: torch.device) -> lis
         found.append(timed())
     slowest = torch.tensor(found, dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    every: list[float] = slowest.tolist()
-    return every
+    return slowest.tolist()
 
 
 def _host_time(call: Callable[[], object], calls: int = 5) -> Callable[[], float]:

@@ -5,9 +5,9 @@ DeepGEMM: the same numerics as jitgen, for groups that start at multiples of 128
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,10 +62,11 @@ class DeepGemm(Peer):
             return Ready(calls=(call,), check=check)
         return _padded(workload, function)
 
-    def _function(self, *names: str) -> Any:
+    def _function(self, *names: str) -> Callable[..., object]:
         for name in names:
-            if hasattr(self._module, name):
-                return getattr(self._module, name)
+            found: Callable[..., object] | None = getattr(self._module, name, None)
+            if found is not None:
+                return found
         raise Unavailable(f"this deep_gemm has no {names[0]}")
 
 
@@ -85,7 +86,7 @@ def power_of_two(scale: Tensor) -> Tensor:
     ).copy_(rounded)
 
 
-def _padded(workload: Workload, function: Any) -> Ready:
+def _padded(workload: Workload, function: Callable[..., object]) -> Ready:
     """Return the contiguous call for a ragged workload."""
     indices, places = _places(workload.row_counts)
     device = workload.a.device

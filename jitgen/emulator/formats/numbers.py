@@ -187,8 +187,7 @@ def _magnitude_codes(values: Numbers, form: Format, rounding: str) -> NDArray[np
     exponents = np.where(finite == 0, 1, np.maximum(exponents, 1))  # 1 is that of subnormals too
     units = np.ldexp(finite, form.bias + form.mantissa_bits - exponents)
     counts = np.abs(ROUNDINGS[rounding](units)).astype(np.int64)
-    codes: NDArray[np.int64] = (exponents.astype(np.int64) - 1 << form.mantissa_bits) + counts
-    return codes
+    return (exponents.astype(np.int64) - 1 << form.mantissa_bits) + counts
 
 
 def _encode_ue8m0(values: Numbers, rounding: str) -> NDArray[np.uint8]:

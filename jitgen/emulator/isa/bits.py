@@ -155,8 +155,7 @@ def _counts(*amounts: Bits) -> list[NDArray[np.int64]]:
 
 def _ones(count: Bits) -> NDArray[np.uint64]:
     """Return a number with `count` low bits set, at most 64."""
-    ones: NDArray[np.uint64] = (_ONE << count.astype(np.uint64)) - _ONE
-    return ones
+    return (_ONE << count.astype(np.uint64)) - _ONE
 
 
 @emits("bmsk")

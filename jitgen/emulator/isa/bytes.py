@@ -63,8 +63,7 @@ def _fixed(selector: int) -> Bits:
 
 def nibbles(selector: Bits) -> Bits:
     """Return the four low half bytes of each selector, lowest first: [..., 4] uint32."""
-    places: Bits = np.asarray(selector)[..., None] >> _NIBBLES & np.uint32(15)
-    return places
+    return np.asarray(selector)[..., None] >> _NIBBLES & np.uint32(15)
 
 
 def permute(low: Bits, high: Bits, places: Bits) -> Bits:
@@ -86,8 +85,7 @@ def permute(low: Bits, high: Bits, places: Bits) -> Bits:
     is_sign = places & 8
     if is_sign.any():
         picked = np.where(is_sign, (picked >> np.uint8(7)) * np.uint8(0xFF), picked)
-    permuted: Bits = np.ascontiguousarray(picked).view(np.uint32)[..., 0]
-    return permuted
+    return np.ascontiguousarray(picked).view(np.uint32)[..., 0]
 
 
 @emits("dp4a", "dp2a")
@@ -109,16 +107,14 @@ def dot_4(a: Bits, b: Bits, c: Bits) -> Bits:
     """Return `c` plus the summed products of the bytes of `a` and `b`, signed as arrays are."""
     parts = [_part(a, 8 * i, 8) * _part(b, 8 * i, 8) for i in range(4)]
     products: NDArray[np.int64] = np.add.reduce(parts)
-    total: Bits = c + products.astype(c.dtype)
-    return total
+    return c + products.astype(c.dtype)
 
 
 def dot_2(a: Bits, b: Bits, c: Bits) -> Bits:
     """Return `c` plus the summed products of the halves of `a` and the two low bytes of `b`."""
     parts = [_part(a, 16 * i, 16) * _part(b, 8 * i, 8) for i in range(2)]
     products: NDArray[np.int64] = np.add.reduce(parts)
-    total: Bits = c + products.astype(c.dtype)
-    return total
+    return c + products.astype(c.dtype)
 
 
 def _part(value: Bits, start: int, bits: int) -> NDArray[np.int64]:

@@ -245,10 +245,8 @@ def join_pair(
     kind = name.removesuffix("x2")
     codes = encode(values, kind, rounding=rounding, is_saturating=is_saturating, is_relu=is_relu)
     if kind == "e2m1":
-        joined: Integers = codes[..., 0] | codes[..., 1] << np.uint8(4)
-        return joined
-    whole: Integers = np.ascontiguousarray(codes).view(_OF_TWO[codes.itemsize])[..., 0]
-    return whole
+        return codes[..., 0] | codes[..., 1] << np.uint8(4)
+    return np.ascontiguousarray(codes).view(_OF_TWO[codes.itemsize])[..., 0]
 
 
 def _dtype(kind: str) -> type[np.unsignedinteger]:

@@ -117,28 +117,24 @@ def flush(values: Numbers, smallest: float = 2.0**-126) -> Numbers:
 
 def saturate(values: Numbers) -> Numbers:
     """Return `values` kept within 0 and 1; NaN becomes 0 (``.sat``)."""
-    kept: Numbers = np.fmin(np.fmax(values, 0), 1) + 0  # the sum turns -0 into 0
-    return kept
+    return np.fmin(np.fmax(values, 0), 1) + 0  # the sum turns -0 into 0
 
 
 def minimum(a: Floats, b: Floats, is_nan_kept: bool = False) -> Floats:
     """Return the smaller numbers, -0 before 0; NaN only where both are, or with ``.NaN`` one is."""
-    smaller: Floats = -maximum(-a, -b, is_nan_kept)
-    return smaller
+    return -maximum(-a, -b, is_nan_kept)
 
 
 def maximum(a: Floats, b: Floats, is_nan_kept: bool = False) -> Floats:
     """Return the larger numbers, 0 before -0; NaN only where both are, or with ``.NaN`` one is."""
     larger = np.maximum(a, b) if is_nan_kept else np.fmax(a, b)
     # numpy takes the first of two zeros; their sum is -0 only where both are
-    chosen: Floats = np.where((a == 0) & (b == 0), a + b, larger)
-    return chosen
+    return np.where((a == 0) & (b == 0), a + b, larger)
 
 
 def sign_of_product(a: Floats, b: Floats) -> Floats:
     """Return 1 or -1 in the type of `a`: the exclusive or of two signs."""
-    sign: Floats = np.where(np.signbit(a) ^ np.signbit(b), a.dtype.type(-1), a.dtype.type(1))
-    return sign
+    return np.where(np.signbit(a) ^ np.signbit(b), a.dtype.type(-1), a.dtype.type(1))
 
 
 def fma(a: Floats, b: Floats, c: Floats) -> Floats:
@@ -215,8 +211,7 @@ def _in_float64(function: Callable[[Floats], Floats]) -> Callable[[Floats], Floa
     """Return `function` computed in float64 and rounded to the type of its argument."""
 
     def compute(x: Floats) -> Floats:
-        result: Floats = function(x.astype(np.float64)).astype(x.dtype)
-        return result
+        return function(x.astype(np.float64)).astype(x.dtype)
 
     return compute
 

@@ -70,8 +70,7 @@ def join(values: Numbers, type_name: str) -> Numbers:
     kind = lane_type(type_name)
     lanes = encode(values, kind) if kind in _CODED else values.astype(_LANES[kind])
     unsigned = f"u{width(container(type_name)) // 8}"
-    bits: Numbers = np.ascontiguousarray(lanes).view(unsigned)[..., 0]
-    return bits
+    return np.ascontiguousarray(lanes).view(unsigned)[..., 0]
 
 
 def emit(builder: Builder, instruction: Instruction) -> None:
@@ -175,8 +174,7 @@ def _on_lanes(operation: str, kind: str, found: frozenset[str]) -> Callable[...,
 
 
 def _fma_unrounded(a: Numbers, b: Numbers, c: Numbers) -> Numbers:
-    total: Numbers = a.astype(np.float64) * b + c
-    return total
+    return a.astype(np.float64) * b + c
 
 
 def _relu(values: Numbers) -> Numbers:

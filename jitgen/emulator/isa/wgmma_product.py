@@ -99,8 +99,7 @@ class Product:
         total = product.astype(np.int64) + values
         if self.is_saturating:
             total = np.clip(total, _INT32.min, _INT32.max)
-        wrapped: NDArray[np.int32] = total.astype(np.int32)
-        return wrapped
+        return total.astype(np.int32)
 
 
 def parse(instruction: Instruction, registers: Sequence[int]) -> Product:

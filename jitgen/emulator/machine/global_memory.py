@@ -165,8 +165,7 @@ class GlobalMemory:
             return addresses
         number = self._starts.searchsorted(addresses, "right") - 1
         is_peer = (number >= 0) & (addresses < self._stops[number])
-        found: NDArray[np.int64] = np.where(is_peer, addresses + self._shifts[number], addresses)
-        return found
+        return np.where(is_peer, addresses + self._shifts[number], addresses)
 
     # --- what is noted ----------------------------------------------------------------------------
 

@@ -273,8 +273,7 @@ class Readers:
 
     def stamps(self, plane: int, granules: Granules) -> NDArray[np.int64]:
         """Return the stamps of a plane; 0 where there was no access."""
-        found: NDArray[np.int64] = self._stamps[plane, granules]
-        return found
+        return self._stamps[plane, granules]
 
     def clear(self, granules: Granules, bounds: Bounds) -> None:
         """Forget all accesses to `granules`: what follows their next write follows these, too."""

@@ -117,8 +117,7 @@ class Scattered:
 
     def get(self, plane: NDArray[Scalar]) -> NDArray[Scalar]:
         """Return the elements of a plane for these granules."""
-        found: NDArray[Scalar] = plane[self.addresses]
-        return found
+        return plane[self.addresses]
 
     def put(self, plane: Elements, values: Integers | int) -> None:
         """Put values [granules], or one, into a plane for these granules."""

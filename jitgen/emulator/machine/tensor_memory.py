@@ -285,8 +285,7 @@ class TensorMemory:
             lane, column = divmod(int(hole), COLUMNS)
             place = f"lane {lane}, column {column} of the tensor memory of {self._cta.name}"
             f.warn(at, "uninitialised", f"{place} is read and was never written")
-        found: NDArray[np.uint32] = self.words[cells.index]
-        return found
+        return self.words[cells.index]
 
     def put(self, cells: Cells, data: NDArray[np.uint32]) -> None:
         """Write words, in the shape of the index."""

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
@@ -13,7 +11,7 @@ from torch.compiler import is_dynamo_compiling
 from jitgen.config import Arch
 from jitgen.config.activation_backward import ActivationBackwardConfig
 from jitgen.config.layouts import ARGUMENT
-from jitgen.ops.activation_backward.dispatch import ActivationBackward
+from jitgen.ops.activation_backward.dispatch import ActivationBackward, Launch
 from jitgen.ops.activation_backward.validate import Arguments, Results
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
@@ -120,11 +118,12 @@ def activation_backward(  # noqa: PLR0913  # each is one thing to say
                 forward_ad._current_level,
             )
             session = current.get()
+            launch: Launch
             for launch in session.memo.get(key) or similar(session, key, dy):
                 if launch.fits(*present(dy, x, weights, groups, *(out or ()))):
                     if out is not None:
                         mark_written(out)
-                    return launch.call(dy, x, weights, groups, out)  # type: ignore[no-any-return]
+                    return launch.call(dy, x, weights, groups, out)
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(
@@ -138,7 +137,9 @@ def activation_backward(  # noqa: PLR0913  # each is one thing to say
 CALL = ActivationBackward(activation_backward)
 
 
-def check_direct(config: ActivationBackwardConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+def check_direct(
+    config: ActivationBackwardConfig, arch: Arch, arguments: tuple[object, ...]
+) -> None:
     """
     Check the arguments of a direct call of a kernel: dy, x, weights, the tensor that gives
     groups their rows, dx, y, sums, and the numbers of the activation.

@@ -12,6 +12,7 @@ from jitgen.config.activation_backward import (
     ActivationBackwardConfig,
     ActivationBackwardProblem,
 )
+from jitgen.config.problem import Problem
 from jitgen.ops.activation_backward.validate import (
     Arguments,
     Results,
@@ -21,7 +22,7 @@ from jitgen.ops.activation_backward.validate import (
 )
 from jitgen.ops.call import Call
 from jitgen.ops.expected_rows import mean_of, rows_of
-from jitgen.ops.launch import AnyLaunch, Family
+from jitgen.ops.launch import AnyLaunch, Family, Kernel
 from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_values
 from jitgen.support.frozen import frozen
@@ -77,10 +78,10 @@ class ActivationBackward(Call[Arguments, Validated, Results]):
             "interleaved": args.interleaved,
         }
 
-    def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
+    def family(self, problem: Problem, args: Arguments, valid: Validated) -> Family:
         return Family.of(problem, valid, mean_of(args, valid))
 
-    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+    def launch(self, args: Arguments, valid: Validated, kernel: Kernel) -> Launch:
         return Launch(**kernel | {"tail": (*args.numbers, *valid.device.tail)})
 
     def start(self, launch: Launch, args: Arguments) -> Results:
@@ -93,5 +94,5 @@ class ActivationBackward(Call[Arguments, Validated, Results]):
         dx, y, sums = tensors
         return dx, y, sums
 
-    def out_of(self, tensors: tuple[Tensor, ...]) -> Any:
+    def out_of(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tensors

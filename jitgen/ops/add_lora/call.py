@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
@@ -13,7 +11,7 @@ from torch.compiler import is_dynamo_compiling
 from jitgen.config import Arch
 from jitgen.config.add_lora import AddLoraConfig
 from jitgen.ops.add_lora import OPERATION
-from jitgen.ops.add_lora.dispatch import AddLora
+from jitgen.ops.add_lora.dispatch import AddLora, Launch
 from jitgen.ops.add_lora.validate import Arguments
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
@@ -100,11 +98,12 @@ def add_lora(  # noqa: PLR0913  # each is one thing to say
             )
             session = current.get()
             given = (y, x, a, b, scales, adapter_ids, topk_ids, permutation)
+            launch: Launch
             for launch in session.memo.get(key) or similar(session, key, y):
                 if launch.fits(*present(*given, out)):
                     if out is not None:
                         mark_written((out,))
-                    return launch.call(*given, out=out)  # type: ignore[no-any-return]
+                    return launch.call(*given, out=out)
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(
@@ -117,7 +116,7 @@ def add_lora(  # noqa: PLR0913  # each is one thing to say
 CALL = AddLora(add_lora)
 
 
-def check_direct(config: AddLoraConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+def check_direct(config: AddLoraConfig, arch: Arch, arguments: tuple[object, ...]) -> None:
     """
     Check the arguments of a direct call of a kernel: the tensors of the public call, out, and the
     number of the first expert.

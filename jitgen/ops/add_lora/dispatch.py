@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
 from jitgen.config.add_lora import AddLoraConfig, AddLoraProblem
+from jitgen.config.problem import Problem
 from jitgen.ops.add_lora.validate import Arguments, Validated, validate
 from jitgen.ops.call import Call
-from jitgen.ops.launch import AnyLaunch, Family
+from jitgen.ops.launch import AnyLaunch, Family, Kernel
 from jitgen.ops.values import check_places
 from jitgen.support.frozen import frozen
 
@@ -59,14 +59,14 @@ class AddLora(Call[Arguments, Validated, Tensor]):
             **self.kind(args, valid),
         )
 
-    def kind(self, args: Arguments, valid: Validated) -> dict[str, Any]:
+    def kind(self, args: Arguments, valid: Validated) -> dict[str, bool]:
         return {"by_row": valid.by_row}
 
-    def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
+    def family(self, problem: Problem, args: Arguments, valid: Validated) -> Family:
         family = super().family(problem, args, valid)
         return replace(family, groups=valid.top_k)  # rows of y are chosen for by their tokens
 
-    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+    def launch(self, args: Arguments, valid: Validated, kernel: Kernel) -> Launch:
         return Launch(**kernel | {"tail": (args.first_expert, *valid.device.tail)})
 
     def start(self, launch: Launch, args: Arguments) -> Tensor:

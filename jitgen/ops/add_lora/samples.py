@@ -84,7 +84,7 @@ class Sizes(AnySizes):
 unreachable = nothing_unreachable
 
 
-def tile(config: AddLoraConfig) -> tuple[int, int]:  # noqa: ARG001
+def tile(_config: AddLoraConfig) -> tuple[int, int]:
     """Return the rows and columns of the tiles by which wrong results are reported."""
     return _VECTOR, _STEP
 

@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from jitgen.config.combine import CombineConfig
-from jitgen.ops.combine.dispatch import Combine
+from jitgen.ops.combine.dispatch import Combine, Launch
 from jitgen.ops.combine.validate import Arguments
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
@@ -88,13 +88,12 @@ def combine(
                 forward_ad._current_level,
             )
             session = current.get()
+            launch: Launch
             for launch in session.memo.get(key) or similar(session, key, inverse):
                 if launch.fits(*present(y, inverse, topk_weights, shared, out, shared_weights)):
                     if out is not None:
                         mark_written((out,))
-                    return launch.call(  # type: ignore[no-any-return]
-                        y, inverse, topk_weights, shared, out, shared_weights
-                    )
+                    return launch.call(y, inverse, topk_weights, shared, out, shared_weights)
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(y, inverse, topk_weights, shared, out, config, shared_weights)

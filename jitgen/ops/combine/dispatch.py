@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from jitgen.config.combine import CombineConfig, CombineProblem
 from jitgen.ops.call import Call
 from jitgen.ops.combine.validate import Arguments, Validated, validate
-from jitgen.ops.launch import AnyLaunch
+from jitgen.ops.launch import AnyLaunch, Kernel
 from jitgen.ops.tensors import require
 from jitgen.ops.values import check_places
 from jitgen.support.frozen import frozen
@@ -67,7 +65,7 @@ class Combine(Call[Arguments, Validated, Tensor]):
     def problem(self, args: Arguments, valid: Validated) -> CombineProblem:
         return CombineProblem(m=valid.rows, n=valid.n, top_k=valid.top_k, **self.kind(args, valid))
 
-    def kind(self, args: Arguments, valid: Validated) -> dict[str, Any]:
+    def kind(self, args: Arguments, valid: Validated) -> dict[str, bool]:
         weights = args.shared_weights
         return {"has_shared": args.shared is not None, "is_weighted": weights is not None}
 
@@ -77,7 +75,7 @@ class Combine(Call[Arguments, Validated, Tensor]):
     def check_entry(self, args: Arguments, valid: Validated) -> None:
         require("y", args.y, rank=(2, "(M, N)"))
 
-    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+    def launch(self, args: Arguments, valid: Validated, kernel: Kernel) -> Launch:
         return Launch(**kernel)
 
     def start(self, launch: Launch, args: Arguments) -> Tensor:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -103,7 +103,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     return valid
 
 
-def require_differentiable(given: Mapping[str, Any]) -> None:
+def require_differentiable(given: Mapping[str, object]) -> None:
     """
     Check that autograd needs no gradient of, or through, `out`.
 

@@ -6,8 +6,6 @@ it.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from jitgen.config import Arch
@@ -105,7 +103,7 @@ def combine_ranks(  # noqa: PLR0913  # each is one thing to say
         return out
 
 
-def check_direct(config: CombineRanksConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+def check_direct(config: CombineRanksConfig, arch: Arch, arguments: tuple[object, ...]) -> None:
     """
     Check the arguments of a direct call of a kernel: sums, or rows of experts with their places
     and weights; the connection of the rank to its peers; rows that are added; and the result. The

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -102,7 +102,7 @@ def dispatch(
         return received
 
 
-def check_direct(config: DispatchConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+def check_direct(config: DispatchConfig, arch: Arch, arguments: tuple[object, ...]) -> None:
     """
     Check the arguments of a direct call of a kernel: tokens, the connection of the rank to its
     peers, and results; the memory behind addresses is not checked.

@@ -7,11 +7,11 @@ everything has arrived.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from torch import Tensor
 
 from jitgen.config import Config
+from jitgen.config.problem import Problem
 from jitgen.errors import PeerTimeout
 from jitgen.ops.dispatch import rounds
 from jitgen.ops.dispatch.rounds import Link
@@ -21,7 +21,7 @@ from jitgen.runtime.session import Session
 
 
 def launch_for(
-    session: Session, device: Device, problem: Any, config: Config | None, name: str
+    session: Session, device: Device, problem: Problem, config: Config | None, name: str
 ) -> AnyLaunch:
     """
     Return a launch of the kernel for `problem`, or of an explicit `config`.

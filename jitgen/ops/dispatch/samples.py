@@ -81,7 +81,7 @@ class Sizes(AnySizes):
         return cls(ranks=ranks, room=room, k=k, top_k=top_k)
 
 
-def unreachable(config: DispatchConfig | CombineRanksConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
+def unreachable(_config: DispatchConfig | CombineRanksConfig) -> tuple[Excuse, ...]:
     """
     Return the branches that no sample reaches: those of waits, because all vectors are there from
     the start.

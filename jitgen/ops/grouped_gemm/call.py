@@ -14,7 +14,7 @@ from torch.compiler import is_dynamo_compiling
 
 from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.ops.dispatcher import mark_written
-from jitgen.ops.grouped_gemm.dispatch import SCALED, SCALED_ON_GPU, UNSCALED, GroupedGemm
+from jitgen.ops.grouped_gemm.dispatch import SCALED, SCALED_ON_GPU, UNSCALED, GroupedGemm, Launch
 from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.ops.launch import present, similar
 from jitgen.runtime.override import Override
@@ -201,6 +201,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
                 forward_ad._current_level,
             )
             session = current.get()
+            launch: Launch
             for launch in session.memo.get(key) or similar(session, key, a):
                 if kind == _SCALED_OUT:
                     is_for = launch.fits(a, b, a_scale, b_scale, out)
@@ -228,7 +229,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
                     launch.function(a, b, *launch.unit_scales, groups, result, *launch.tail)
                 else:
                     launch.run(a, b, a_scale, b_scale, alpha, bias, groups, result)
-                return result  # type: ignore[no-any-return]
+                return result
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(

@@ -20,7 +20,7 @@ from jitgen.runtime.session import current
 from jitgen.targets.fp4_space import format_of
 
 
-def check(config: GroupedGemmConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+def check(config: GroupedGemmConfig, arch: Arch, arguments: tuple[object, ...]) -> None:
     """
     Check a, b, the scales that `config` needs, alpha, a bias, the tensor that gives groups their
     rows, and out. For prepacked weights, b and b_scale are the values and the factor.

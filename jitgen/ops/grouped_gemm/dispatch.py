@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,13 +11,14 @@ from torch import Tensor
 from jitgen.config import Layout
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.layouts import ARGUMENT
+from jitgen.config.problem import Problem
 from jitgen.errors import InputError
 from jitgen.formats import atoms, find_format
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.ops.call import Call
 from jitgen.ops.explicit_config import explicit_config
 from jitgen.ops.grouped_gemm.validate import Arguments, Validated, Weights, validate
-from jitgen.ops.launch import AnyLaunch, Family
+from jitgen.ops.launch import AnyLaunch, Family, Kernel
 from jitgen.ops.tensors import groups_of, result_of
 from jitgen.ops.values import check_values
 from jitgen.selection.choice import with_numerics
@@ -38,6 +38,7 @@ class Launch(AnyLaunch):
     A cached launch: everything that a call needs except its tensors.
 
     Attributes:
+        config: As in `AnyLaunch`.
         way: How a warm call launches: `SCALED`, `SCALED_ON_GPU`, `UNSCALED` or `ANY`.
         copies_scales: Whether a_scale must be copied, because kernels cannot read its strides.
         unit_scales: Scales of 1, for operands without scales.
@@ -49,6 +50,7 @@ class Launch(AnyLaunch):
         b_values: Ratio of the values along K in an element of b to those in an element of a.
     """
 
+    config: GroupedGemmConfig
     way: int
     copies_scales: bool
     unit_scales: tuple[Tensor, ...]
@@ -157,7 +159,7 @@ class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
         )
         return with_numerics(problem)
 
-    def family(self, problem: Any, args: Arguments[Weights], valid: Validated) -> Family:
+    def family(self, problem: Problem, args: Arguments[Weights], valid: Validated) -> Family:
         return Family.of(problem, valid, args.expected_m)
 
     def rows(self, args: Arguments[Weights], valid: Validated) -> int:
@@ -166,9 +168,7 @@ class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
     def require_fit(
         self, asked: object, args: Arguments[Weights], valid: Validated
     ) -> GroupedGemmConfig:
-        config: GroupedGemmConfig = explicit_config(
-            asked, GroupedGemmConfig, valid.arch, args.numerics
-        )
+        config = explicit_config(asked, GroupedGemmConfig, valid.arch, args.numerics)
         if config.layout is not valid.layout or config.operands != valid.operands:
             raise InputError(
                 "config",
@@ -194,7 +194,7 @@ class GroupedGemm(AnyGroupedGemm[Tensor]):
     gradients = "jitgen.ops.tracing.gradients:GROUPED_GEMM"
     validate = staticmethod(validate)
 
-    def launch(self, args: Arguments[Tensor], valid: Validated, kernel: dict[str, Any]) -> Launch:
+    def launch(self, args: Arguments[Tensor], valid: Validated, kernel: Kernel) -> Launch:
         device, a_scale, types = args.a.device, args.a_scale, valid.operands
         form = _form(kernel["config"])
         copies_scales = a_scale is not None and not form.is_readable(a_scale)
@@ -227,7 +227,7 @@ class GroupedGemm(AnyGroupedGemm[Tensor]):
         return (args.a.new_empty(shape, dtype=args.out_dtype or result_of(args.a.dtype)),)
 
 
-def _form(config: Any) -> ScaleFormat:
+def _form(config: GroupedGemmConfig) -> ScaleFormat:
     """Return the format of the scales of b; a has the same format, or no scales."""
     return find_format(config.operands.scale_granularity)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from jitgen.config import Arch, BLayout, Config, DType, Numerics, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmProblem
@@ -70,10 +69,9 @@ class Algorithms:
         times if both kernels were measured, otherwise predicted.
         """
         choices = (self.prepacked, self.gemm)
-        measured = [choice.times_us.get(choice.config) for choice in choices]
-        if None not in measured:
-            return tuple(measured)  # type: ignore[return-value]
-        first, second = (choice.candidates[0].cost for choice in choices)
+        first, second = (choice.times_us.get(choice.config) for choice in choices)
+        if first is None or second is None:
+            first, second = (choice.candidates[0].cost for choice in choices)
         return first, second
 
     @property
@@ -179,7 +177,7 @@ def unpacked_problem(problem: GroupedGemmProblem) -> GroupedGemmProblem:
 
 
 def kernels(
-    problem: Any, arch: Arch, choose: Choose, device: str | None = None
+    problem: GroupedGemmProblem, arch: Arch, choose: Choose, device: str | None = None
 ) -> tuple[Config, ...]:
     """
     Return the kernels that calls of `problem` may launch besides the chosen one; `device` is as in

@@ -29,7 +29,7 @@ from jitgen.ops.grouped_gemm.dispatch import AnyGroupedGemm
 from jitgen.ops.grouped_gemm.prepacked_algorithms import Algorithms, algorithms
 from jitgen.ops.grouped_gemm.prepacked_validate import PrepackedArguments, tensors_of, validate
 from jitgen.ops.grouped_gemm.validate import Arguments, Validated
-from jitgen.ops.launch import AnyLaunch, Family, Key, present, similar
+from jitgen.ops.launch import AnyLaunch, Family, Kernel, Key, present, similar
 from jitgen.ops.tensors import groups_of
 from jitgen.runtime.session import Session, current
 from jitgen.selection.choice import Choice
@@ -164,13 +164,12 @@ def grouped_gemm(args: PrepackedArguments) -> Tensor:
                 forward_ad._current_level,
             )
             session = current.get()
+            launch: PrepackedLaunch | UnpackedLaunch
             for launch in session.memo.get(key) or similar(session, key, _rows(args)):
                 if launch.fits(*present(a, b.values, b.factor, a_scale, groups, out, bias)):
                     if out is not None:
                         mark_written((out,))
-                    return launch.run(  # type: ignore[no-any-return]
-                        a, b, a_scale, bias, groups, out
-                    )
+                    return launch.run(a, b, a_scale, bias, groups, out)
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     return CALL.run(args, key)
@@ -213,9 +212,7 @@ class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
                 return _unpacked(valid, found, session), family, rows
         return super().chosen(args, valid, session)
 
-    def launch(
-        self, args: PrepackedArguments, valid: Validated, kernel: dict[str, Any]
-    ) -> PrepackedLaunch:
+    def launch(self, args: PrepackedArguments, valid: Validated, kernel: Kernel) -> PrepackedLaunch:
         scale = args.a_scale
         is_blocked = valid.operands.a_scale_granularity == "block128"
         copies_scales = is_blocked and scale is not None and not is_kernel_layout(scale)
@@ -267,7 +264,7 @@ class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
         return (args.a.new_empty(shape, dtype=args.out_dtype or torch.bfloat16),)
 
 
-def _prepacked(valid: Validated, kernel: dict[str, Any], *, copies_scales: bool) -> PrepackedLaunch:
+def _prepacked(valid: Validated, kernel: Kernel, *, copies_scales: bool) -> PrepackedLaunch:
     """Return a launch of a kernel for prepacked weights."""
     return PrepackedLaunch(
         **kernel,
@@ -303,8 +300,13 @@ def _unpacked(
             wanted, *others = prepacked_configs
             function, served = device.entry(session, wanted, others)
         if served in prepacked_configs:
-            kernel = {"function": function, "tail": device.tail, "config": served}
-            kernel["awaited"] = None if served == wanted else wanted
+            kernel: Kernel = {
+                "function": function,
+                "tail": device.tail,
+                "config": served,
+                "asked": None,
+                "awaited": None if served == wanted else wanted,
+            }
             return _prepacked(valid, kernel, copies_scales=False)
         entries.append(function)
         configs.append(served)

@@ -6,8 +6,6 @@ Checks the tensors of `grouped_gemm` with prepacked weights: each rule has its o
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -42,7 +40,7 @@ def tensors_of(args: PrepackedArguments) -> dict[str, Tensor]:
     """
     Return every tensor among the arguments, in their order; prepacked weights are two tensors.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in zip(args._fields, args, strict=True):
         if isinstance(value, PrepackedWeights):
             found |= {"b": value.values, "b.factor": value.factor}

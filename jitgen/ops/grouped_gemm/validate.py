@@ -10,7 +10,7 @@ an error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -183,7 +183,7 @@ def validate(args: Arguments[Tensor], session: Session, *, has_memory: bool = Tr
     return valid
 
 
-def require_differentiable(given: Mapping[str, Any]) -> None:
+def require_differentiable(given: Mapping[str, object]) -> None:
     """
     Check that every gradient that autograd needs exists.
 
@@ -197,7 +197,7 @@ def require_differentiable(given: Mapping[str, Any]) -> None:
         return
     a, b = given["a"], given["b"]
     why = advice = ""
-    if not isinstance(b, Tensor) or {a.dtype, b.dtype} - {*_TRAINED}:
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or {a.dtype, b.dtype} - {*_TRAINED}:
         why = "quantised operands have none"
         advice = "train with bfloat16 operands and quantise them for inference, "
     elif given.get("a_scale") is not None or given.get("b_scale") is not None:
@@ -232,7 +232,7 @@ def check_bias(bias: Tensor | None, groups: int, n: int) -> None:
     require("bias", bias, [torch.float32], shape=((groups, n), "which is (G, N)"), contiguous=-1)
 
 
-def check_the_rest(args: Arguments[Any]) -> None:
+def check_the_rest(args: Arguments[Weights]) -> None:
     """
     Check that out does not overlap with itself, and that expected_m, min_latency and numerics are
     valid.

@@ -11,7 +11,7 @@ from torch.compiler import is_dynamo_compiling
 
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.ops.dispatcher import mark_written
-from jitgen.ops.grouped_gemm_wgrad.dispatch import GroupedGemmWgrad
+from jitgen.ops.grouped_gemm_wgrad.dispatch import GroupedGemmWgrad, Launch
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments
 from jitgen.ops.launch import present, similar
 from jitgen.runtime.override import Override
@@ -100,11 +100,12 @@ def grouped_gemm_wgrad(  # each is one thing to say
                 forward_ad._current_level,
             )
             session = current.get()
+            launch: Launch
             for launch in session.memo.get(key) or similar(session, key, a):
                 if launch.fits(*present(dy, a, groups, out)):
                     if out is not None:
                         mark_written((out,))
-                    return launch.call(dy, a, groups, out)  # type: ignore[no-any-return]
+                    return launch.call(dy, a, groups, out)
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(

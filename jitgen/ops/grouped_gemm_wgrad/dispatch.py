@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from jitgen.config import Layout
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.config.layouts import ARGUMENT
+from jitgen.config.problem import Problem
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.ops.call import Call
 from jitgen.ops.explicit_config import explicit_config
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, Validated, validate
-from jitgen.ops.launch import AnyLaunch, Family
+from jitgen.ops.launch import AnyLaunch, Family, Kernel
 from jitgen.ops.tensors import groups_of, result_of
 from jitgen.ops.values import check_values
 from jitgen.support.frozen import frozen
@@ -29,23 +28,22 @@ class Launch(AnyLaunch):
     A cached launch: everything that a call needs except its tensors.
 
     Attributes:
-        columns: N and K of the result that the call allocates if `out` is not given.
+        shape: G, N and K of the result that the call allocates if `out` is not given.
         out_dtype: Its type.
     """
 
-    columns: tuple[int, int]
+    shape: tuple[int, int, int]
     out_dtype: torch.dtype
 
-    def call(self, dy: Tensor, a: Tensor, groups: Any, out: Any) -> Tensor:
+    def call(self, dy: Tensor, a: Tensor, groups: Tensor | None, out: Tensor | None) -> Tensor:
         """Launch the kernel, into `out` if it is given; return the result."""
-        result: Tensor = out
         if out is None:
-            result = a.new_empty((groups.shape[0], *self.columns), dtype=self.out_dtype)
-        self.function(dy, a, groups, result, *self.tail)
-        return result
+            out = a.new_empty(self.shape, dtype=self.out_dtype)
+        self.function(dy, a, groups, out, *self.tail)
+        return out
 
 
-def _zeros(_dy: Tensor, _a: Tensor, _groups: Tensor, out: Tensor, *_: Any) -> None:
+def _zeros(_dy: Tensor, _a: Tensor, _groups: Tensor, out: Tensor, *_: object) -> None:
     """
     Fill the result with zeros, without a kernel, if there are no rows: a tensor map of the TMA unit
     cannot describe an empty tensor.
@@ -85,13 +83,13 @@ class GroupedGemmWgrad(Call[Arguments, Validated, Tensor]):
             out_dtype=valid.out_dtype,
         )
 
-    def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
+    def family(self, problem: Problem, args: Arguments, valid: Validated) -> Family:
         return Family.of(problem, valid, args.expected_m)
 
     def require_fit(
         self, asked: object, args: Arguments, valid: Validated
     ) -> GroupedGemmWgradConfig:
-        config: GroupedGemmWgradConfig = explicit_config(asked, GroupedGemmWgradConfig, valid.arch)
+        config = explicit_config(asked, GroupedGemmWgradConfig, valid.arch)
         names = ("layout", "a_dtype", "out_dtype")
         if wrong := [name for name in names if getattr(config, name) != getattr(valid, name)]:
             raise InputError(
@@ -106,9 +104,9 @@ class GroupedGemmWgrad(Call[Arguments, Validated, Tensor]):
     def entry_tensors(self, config: GroupedGemmWgradConfig) -> tuple[str, ...]:
         return ("dy", "a", ARGUMENT[config.layout], "out")
 
-    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
-        columns = (valid.n, valid.k)
-        return Launch(**kernel, columns=columns, out_dtype=TORCH[valid.out_dtype])
+    def launch(self, args: Arguments, valid: Validated, kernel: Kernel) -> Launch:
+        shape = (valid.groups, valid.n, valid.k)
+        return Launch(**kernel, shape=shape, out_dtype=TORCH[valid.out_dtype])
 
     def start(self, launch: Launch, args: Arguments) -> Tensor:
         return launch.call(args.dy, args.a, groups_of(args), args.out)

@@ -108,10 +108,9 @@ def check_direct(config: MoeDecodeConfig, arch: Arch, arguments: tuple[Any, ...]
         config, arch, current.get(), arguments, names, ("first_expert",), in_place=("shared",)
     )
     exchange = Exchange(found["exchange"], found["state"])
-    tokens: dict[str, Any] = {name: found[name] for name in _TOKENS}
     experts = Experts(*(found[name] for name in Experts._fields))
     check_layer(
-        **tokens,
+        **{name: found[name] for name in _TOKENS},
         experts=experts,
         exchange=exchange,
         first_expert=arguments[-2],

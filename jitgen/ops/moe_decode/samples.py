@@ -98,7 +98,7 @@ class Sizes(AnySizes):
 unreachable = nothing_unreachable
 
 
-def tile(config: MoeDecodeConfig) -> tuple[int, int]:  # noqa: ARG001
+def tile(_config: MoeDecodeConfig) -> tuple[int, int]:
     """Return the rows and columns of the tiles by which wrong results are reported."""
     return 1, 8
 

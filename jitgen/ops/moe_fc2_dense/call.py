@@ -12,7 +12,7 @@ from torch.compiler import is_dynamo_compiling
 from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.moe_fc2_dense.dispatch import MoEFc2Dense
+from jitgen.ops.moe_fc2_dense.dispatch import Launch, MoEFc2Dense
 from jitgen.ops.moe_fc2_dense.validate import Arguments
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
@@ -107,13 +107,12 @@ def moe_fc2_dense(  # each is one thing to say
                 forward_ad._current_level,
             )
             session = current.get()
+            launch: Launch
             for launch in session.memo.get(key) or similar(session, key, router_weights):
                 if launch.fits(*present(a, b, a_scale, b_scale, router_weights, out)):
                     if out is not None:
                         mark_written((out,))
-                    return launch.call(  # type: ignore[no-any-return]
-                        a, b, a_scale, b_scale, router_weights, out
-                    )
+                    return launch.call(a, b, a_scale, b_scale, router_weights, out)
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.ops.call import Call
 from jitgen.ops.direct import require_bytes, require_readable
 from jitgen.ops.explicit_config import explicit_config
-from jitgen.ops.launch import AnyLaunch
+from jitgen.ops.launch import AnyLaunch, Kernel
 from jitgen.ops.moe_fc2_dense.validate import Arguments, Validated, validate
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
@@ -40,7 +40,13 @@ class Launch(AnyLaunch):
     out_dtype: torch.dtype
 
     def call(  # the tensors
-        self, a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, alpha: Tensor, out: Any
+        self,
+        a: Tensor,
+        b: Tensor,
+        a_scale: Tensor,
+        b_scale: Tensor,
+        alpha: Tensor,
+        out: Tensor | None,
     ) -> Tensor:
         """
         Launch the kernel, into `out` if it is given; return the result.
@@ -55,13 +61,12 @@ class Launch(AnyLaunch):
                 a = a.view(torch.uint8)
             if b.dtype is _PAIRS:
                 b = b.view(torch.uint8)
-        result: Tensor = out
         if out is None:
-            result = a.new_empty((a.shape[0], self.columns), dtype=self.out_dtype)
+            out = a.new_empty((a.shape[0], self.columns), dtype=self.out_dtype)
         if self.copies:
             a_scale, alpha = self.form.readable(a_scale), kernel_layout(alpha)
-        self.function(a, b, a_scale, b_scale, alpha, result, *self.tail)
-        return result
+        self.function(a, b, a_scale, b_scale, alpha, out, *self.tail)
+        return out
 
 
 _PAIRS = torch.float4_e2m1fn_x2
@@ -94,7 +99,7 @@ class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
         )
 
     def require_fit(self, asked: object, args: Arguments, valid: Validated) -> MoEFc2DenseConfig:
-        config: MoEFc2DenseConfig = explicit_config(asked, MoEFc2DenseConfig, valid.arch)
+        config = explicit_config(asked, MoEFc2DenseConfig, valid.arch)
         if config.operands != valid.operands:
             have, wanted = config.operands.to_json(), valid.operands.to_json()
             others = [name for name in wanted if wanted[name] != have[name]]
@@ -121,7 +126,7 @@ class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
                 f"strides {args.router_weights.stride()})",
             )
 
-    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+    def launch(self, args: Arguments, valid: Validated, kernel: Kernel) -> Launch:
         form = find_format(valid.scale_granularity)
         return Launch(
             **kernel,

@@ -12,7 +12,7 @@ from torch.compiler import is_dynamo_compiling
 from jitgen.config.permute_quantize import PermuteQuantizeConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.permute_quantize.dispatch import PermuteQuantize
+from jitgen.ops.permute_quantize.dispatch import Launch, PermuteQuantize
 from jitgen.ops.permute_quantize.validate import Arguments
 from jitgen.ops.scaled import with_scale
 from jitgen.runtime.override import Override
@@ -169,12 +169,13 @@ def permute_quantize(  # noqa: C901, PLR0913  # each is one thing to say
                 forward_ad._current_level,
             )
             session = current.get()
+            launch: Launch
             for launch in session.memo.get(key) or similar(session, key, x):
                 tensors = present(x, permutation, groups, inverse, global_scale, q, scale)
                 if launch.fits(*tensors):
                     if q is not None:
                         mark_written((q,) if scale is None else (q, scale))
-                    return launch.call(  # type: ignore[no-any-return]
+                    return launch.call(
                         x, permutation, top_k, groups, inverse, global_scale, q, scale
                     )
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below

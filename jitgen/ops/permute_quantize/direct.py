@@ -29,7 +29,7 @@ _VECTOR = 16
 """Alignment of torch's memory, in bytes."""
 
 
-def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[object, ...]) -> None:
     """
     Check the arguments of a direct call; `PermuteQuantizeConfig.arguments` lists them.
 

@@ -13,8 +13,9 @@ from jitgen.config import Layout
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.config.format import Format
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, PermuteQuantizeProblem, Walk
+from jitgen.config.problem import Problem
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
-from jitgen.ops.launch import AnyLaunch, Family
+from jitgen.ops.launch import AnyLaunch, Family, Kernel
 from jitgen.ops.permute_quantize.validate import (
     Arguments,
     Validated,
@@ -154,7 +155,7 @@ class PermuteQuantize(ScaledCall[Arguments, Validated]):
             "rounding": valid.rounding,
         }
 
-    def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
+    def family(self, problem: Problem, args: Arguments, valid: Validated) -> Family:
         return Family.of(problem, valid, _expected(args, valid))
 
     def fitting(
@@ -170,7 +171,7 @@ class PermuteQuantize(ScaledCall[Arguments, Validated]):
     def rows(self, args: Arguments, valid: Validated) -> int:
         return valid.rows if args.permutation.numel() else 0
 
-    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+    def launch(self, args: Arguments, valid: Validated, kernel: Kernel) -> Launch:
         form, served = valid.format, kernel["config"]
         return Launch(
             **kernel,

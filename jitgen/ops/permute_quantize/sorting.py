@@ -16,13 +16,14 @@ from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 
-from jitgen.config import Config
+from jitgen.config import Arch, Config
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, PermuteQuantizeProblem, Walk
+from jitgen.config.problem import Problem
 from jitgen.errors import InputError
 from jitgen.formats.protocol import Rows, ScaleFormat
 from jitgen.ops.call import Call, calling
 from jitgen.ops.dispatcher import is_traced, mark_written
-from jitgen.ops.launch import AnyLaunch, Family, Key, present, similar
+from jitgen.ops.launch import AnyLaunch, Family, Kernel, Key, present, similar
 from jitgen.ops.permute_quantize.call import permute_quantize
 from jitgen.ops.permute_quantize.dispatch import stored_as
 from jitgen.ops.permute_quantize.validate import Arguments, Validated, form_of, validate
@@ -32,6 +33,7 @@ from jitgen.ops.route.dispatch import new_indices, without_tokens
 from jitgen.ops.route.results import Sorting
 from jitgen.ops.scaled import Scaled
 from jitgen.ops.tensors import require, tensors_of
+from jitgen.runtime.devices import Device
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.support.frozen import frozen
@@ -221,12 +223,12 @@ class ValidatedSort(NamedTuple):
     local_experts: int
 
     @property
-    def arch(self) -> Any:
+    def arch(self) -> Arch:
         """The target."""
         return self.checked.arch
 
     @property
-    def device(self) -> Any:
+    def device(self) -> Device:
         """Device that the call runs on."""
         return self.checked.device
 
@@ -294,10 +296,10 @@ class SortQuantize(Call[SortArguments, ValidatedSort, Sorted]):
             "rounding": valid.checked.rounding,
         }
 
-    def family(self, problem: Any, args: SortArguments, valid: ValidatedSort) -> Family:
+    def family(self, problem: Problem, args: SortArguments, valid: ValidatedSort) -> Family:
         return Family.of(problem, valid.checked, None)
 
-    def launch(self, args: SortArguments, valid: ValidatedSort, kernel: dict[str, Any]) -> Launch:
+    def launch(self, args: SortArguments, valid: ValidatedSort, kernel: Kernel) -> Launch:
         form = valid.checked.format
         return Launch(
             **kernel | {"tail": (args.first_expert, *valid.device.tail)},

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -146,7 +146,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     return valid
 
 
-def require_differentiable(given: Mapping[str, Any]) -> None:
+def require_differentiable(given: Mapping[str, object]) -> None:
     """
     Check that autograd needs no gradient but that of x, which exists for format ``none`` with an
     inverse and without `out`.

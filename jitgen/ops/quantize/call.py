@@ -9,8 +9,6 @@ operations, which have one.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
@@ -21,7 +19,7 @@ from jitgen.config.quantize import QuantizeConfig
 from jitgen.formats import mx32, nv16
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.quantize.dispatch import Quantize
+from jitgen.ops.quantize.dispatch import Launch, Quantize
 from jitgen.ops.quantize.validate import Arguments, Result
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
@@ -166,7 +164,7 @@ def quantized(
 
     A warm call is one lookup and one tvm-ffi call.
     """
-    key: tuple[Any, ...] = ()
+    key: tuple[object, ...] = ()
     if not is_dynamo_compiling():
         groups = masked_m if offs is None else offs
         try:
@@ -190,18 +188,19 @@ def quantized(
                 forward_ad._current_level,
             )
             session = current.get()
+            launch: Launch
             for launch in session.memo.get(key) or similar(session, key, x):
                 if launch.fits(*present(x, groups, global_scale, *(out or ()))):
                     if out is not None:
                         mark_written(out)
-                    return launch.call(x, groups, global_scale, out)  # type: ignore[no-any-return]
+                    return launch.call(x, groups, global_scale, out)
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(x, str(format), offs, masked_m, global_scale, rounding, out, config)
     return CALL.run(args, key)
 
 
-def _kind(q: Tensor, scale: Tensor) -> tuple[Any, ...]:
+def _kind(q: Tensor, scale: Tensor) -> tuple[object, ...]:
     """Return the properties of given result tensors that are part of the key of a warm call."""
     return q.shape, q.is_contiguous(), scale.shape, scale.is_contiguous()
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -22,7 +20,7 @@ from jitgen.ops.values import check_values
 from jitgen.runtime.session import current
 
 
-def check(config: QuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+def check(config: QuantizeConfig, arch: Arch, arguments: tuple[object, ...]) -> None:
     """
     Check x, offs or masked_m if `config` has groups, q, scale, and for NVFP4 the global scale.
     Without groups, x, q and scale have a leading dimension for matrices.

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from jitgen.config import Layout
 from jitgen.config.format import Format
+from jitgen.config.problem import Problem
 from jitgen.config.quantize import QuantizeConfig, QuantizeProblem, Rounding
 from jitgen.errors import InputError, KernelMiss
 from jitgen.events import warn_once
@@ -19,7 +18,7 @@ from jitgen.formats.atoms import Atoms
 from jitgen.formats.protocol import Rows
 from jitgen.ops.call import Call
 from jitgen.ops.dispatcher import is_differentiated, require_apart, require_storage
-from jitgen.ops.launch import AnyLaunch, Family, Key
+from jitgen.ops.launch import AnyLaunch, Family, Kernel, Key
 from jitgen.ops.quantize.validate import (
     Arguments,
     Result,
@@ -80,7 +79,7 @@ class Launch(AnyLaunch):
         return q, scale
 
 
-class Quantize(Call[Arguments, Any, Any]):
+class Quantize(Call[Arguments, Validated, Result | None]):
     """
     Calls of `jitgen.quantize.mxfp8`, `mxfp4` and `nvfp4`: one operation in a graph.
 
@@ -120,7 +119,7 @@ class Quantize(Call[Arguments, Any, Any]):
                 )
             return None
         try:
-            return super().launched(args, tensors, key)  # type: ignore[no-any-return]
+            return super().launched(args, tensors, key)
         except KernelMiss as miss:
             if config is not None:
                 raise
@@ -131,17 +130,17 @@ class Quantize(Call[Arguments, Any, Any]):
     def problem(self, args: Arguments, valid: Validated) -> QuantizeProblem:
         return problem_of(args)
 
-    def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
+    def family(self, problem: Problem, args: Arguments, valid: Validated) -> Family:
         return Family.of(problem, valid, None)
 
-    def kind(self, args: Arguments, valid: Validated) -> dict[str, Any]:
+    def kind(self, args: Arguments, valid: Validated) -> dict[str, object]:
         return {
             "layout": valid.layout,
             "format": Format(args.format),
             "rounding": Rounding(args.rounding),
         }
 
-    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+    def launch(self, args: Arguments, valid: Validated, kernel: Kernel) -> Launch:
         form = find_format(Format(args.format).scales)
         if not isinstance(form, Atoms):
             raise TypeError(f"the scales of {args.format} lie in no atoms")

@@ -5,8 +5,6 @@ The public `route` and `sort_pairs`, and their warm path: one tuple, one lookup,
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
@@ -16,7 +14,7 @@ from torch.compiler import is_dynamo_compiling
 from jitgen.config.route import RouteConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.route.dispatch import Route, SortPairs
+from jitgen.ops.route.dispatch import Launch, Route, SortPairs
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments, SortArguments
 from jitgen.ops.tensors import short_ids
@@ -129,7 +127,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
     """
     if old:
         return route(**with_new_names(route, locals()))
-    key: tuple[Any, ...] = ()
+    key: tuple[object, ...] = ()
     if not is_dynamo_compiling():
         try:
             # Dtypes and strides are not in the key, nor that results have the rows of logits: the
@@ -161,6 +159,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
                 forward_ad._current_level,
             )
             session = current.get()
+            launch: Launch
             for launch in session.memo.get(key) or similar(session, key, logits):
                 more = token_ids, hash_table, load
                 if launch.fits(*present(logits, correction_bias, *(out or ()), *more)):
@@ -168,9 +167,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
                         mark_written(out)
                     if load is not None:
                         mark_written((load,))
-                    return launch.route(  # type: ignore[no-any-return]
-                        logits, correction_bias, out, *more
-                    )
+                    return launch.route(logits, correction_bias, out, *more)
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(
@@ -192,7 +189,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
         hash_table=hash_table,
         load=load,
     )
-    return CALL.run(args, key)  # type: ignore[no-any-return]
+    return CALL.run(args, key)
 
 
 def sort_pairs(
@@ -228,7 +225,7 @@ def sort_pairs(
             given.
         CompileError: The kernel cannot be compiled.
     """
-    key: tuple[Any, ...] = ()
+    key: tuple[object, ...] = ()
     if not is_dynamo_compiling():
         try:
             shape = topk_ids.shape
@@ -244,11 +241,12 @@ def sort_pairs(
                 num_modes(),
             )
             session = current.get()
+            launch: Launch
             for launch in session.memo.get(key) or similar(session, key, topk_ids):
                 if launch.fits(topk_ids, *(out or ())):
                     if out is not None:
                         mark_written(out)
-                    return launch.sort(topk_ids, out)  # type: ignore[no-any-return]
+                    return launch.sort(topk_ids, out)
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     if isinstance(topk_ids, Tensor) and topk_ids.dtype is torch.int64:
@@ -269,10 +267,10 @@ def sort_pairs(
         out=out,
         config=config,
     )
-    return SORT.run(args, key)  # type: ignore[no-any-return]
+    return SORT.run(args, key)
 
 
-def _sizes(out: Routing | Sorting) -> tuple[Any, ...]:
+def _sizes(out: Routing | Sorting) -> tuple[object, ...]:
     """
     Return the class of given results and the shapes of their indices: inverse, offs and
     permutation, on which the launch depends.

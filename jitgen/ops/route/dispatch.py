@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from jitgen.config.route import GroupScoring, RouteConfig
+from jitgen.config.route import GroupScoring, RouteConfig, RouteProblem
 from jitgen.errors import InputError
 from jitgen.ops.call import Call
-from jitgen.ops.launch import AnyLaunch
+from jitgen.ops.launch import AnyLaunch, Kernel
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments, SortArguments, Validated, shapes, validate
 from jitgen.runtime.session import current
@@ -86,7 +86,7 @@ def low_words(ids: Tensor) -> Tensor:
     return ids.view(torch.int32)[::2] if ids.dtype is torch.int64 else ids
 
 
-def without_tokens(*given: Any) -> None:
+def without_tokens(*given: object) -> None:
     """
     Write the results of a call without tokens: offs is 0, because no expert has rows; the other
     results are empty.
@@ -96,15 +96,18 @@ def without_tokens(*given: Any) -> None:
     tensors[empty[-1] - 1].zero_()  # offs is in front of the permutation
 
 
-class _Sorts(Call[Any, Validated, Any]):
+_Results = TypeVar("_Results", Routing, Sorting)
+
+
+class _Sorts(Call[Any, Validated, _Results]):
     """Common part of calls of `route` and `sort_pairs`."""
 
     config = RouteConfig
-    results: ClassVar[type[Routing] | type[Sorting]]
+    results: type[_Results]
     validate = staticmethod(validate)
     without_rows = staticmethod(without_tokens)
 
-    def problem(self, args: Any, valid: Validated) -> Any:
+    def problem(self, args: Any, valid: Validated) -> RouteProblem:
         return valid.problem()
 
     def rows(self, args: Any, valid: Validated) -> int:
@@ -133,8 +136,8 @@ class _Sorts(Call[Any, Validated, Any]):
             )
         return config
 
-    def launch(self, args: Any, valid: Validated, kernel: dict[str, Any]) -> Launch:
-        tail = valid.device.tail
+    def launch(self, args: Any, valid: Validated, kernel: Kernel) -> Launch:
+        tail: tuple[int, ...] = valid.device.tail
         return Launch(
             **kernel | {"tail": (*args.numbers, *tail)},
             top_k=valid.top_k,
@@ -151,14 +154,14 @@ class _Sorts(Call[Any, Validated, Any]):
             for name, shape in shapes(valid).items()
         )
 
-    def of_results(self, args: Any, tensors: tuple[Tensor, ...]) -> Any:
+    def of_results(self, args: Any, tensors: tuple[Tensor, ...]) -> _Results:
         return self.results(*tensors)
 
-    def out_of(self, tensors: tuple[Tensor, ...]) -> Any:
+    def out_of(self, tensors: tuple[Tensor, ...]) -> _Results:
         return self.results(*tensors)
 
 
-class Route(_Sorts):
+class Route(_Sorts[Routing]):
     """Calls of `route`: arguments, validation, choice and launch."""
 
     name = "route"
@@ -179,7 +182,7 @@ class Route(_Sorts):
         return launch.route(args.logits, args.correction_bias, args.out, *more)
 
 
-class SortPairs(_Sorts):
+class SortPairs(_Sorts[Sorting]):
     """Calls of `sort_pairs`: arguments, validation, choice and launch."""
 
     name = "sort_pairs"

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
@@ -19,7 +17,7 @@ from jitgen.formats.protocol import Rows
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
 from jitgen.ops.scaled import with_scale
-from jitgen.ops.silu_mul_quantize.dispatch import SiluMulQuantize
+from jitgen.ops.silu_mul_quantize.dispatch import Launch, SiluMulQuantize
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
@@ -203,6 +201,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
                 forward_ad._current_level,
             )
             session = current.get()
+            launch: Launch
             for launch in session.memo.get(key) or similar(session, key, x):
                 if not (global_scale is None and scale is None and group_numbers is None):
                     given = (x, groups, global_scale, q, scale, group_numbers)
@@ -212,7 +211,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
                 if is_for:
                     if q is not None:
                         mark_written((q,) if scale is None else (q, scale))
-                    return launch.call(x, groups, global_scale, q, scale, group_numbers)  # type: ignore[no-any-return]
+                    return launch.call(x, groups, global_scale, q, scale, group_numbers)
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(
@@ -241,7 +240,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
 CALL = SiluMulQuantize(silu_mul_quantize)
 
 
-def check_direct(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+def check_direct(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[object, ...]) -> None:
     """
     Check the arguments of a direct call of a kernel: x, the tensor that gives groups their rows, q,
     scales computed or given, and the numbers of the activation.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config.format import Format
+from jitgen.config.problem import Problem
 from jitgen.config.silu_mul_quantize import (
     Activation,
     SiluMulQuantizeConfig,
@@ -17,7 +18,7 @@ from jitgen.config.silu_mul_quantize import (
 )
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops.expected_rows import mean_of, rows_of
-from jitgen.ops.launch import AnyLaunch, Family
+from jitgen.ops.launch import AnyLaunch, Family, Kernel
 from jitgen.ops.scaled import Scaled, ScaledCall
 from jitgen.ops.silu_mul_quantize.validate import Arguments, Validated, form_of, validate
 from jitgen.ops.tensors import groups_of
@@ -116,10 +117,10 @@ class SiluMulQuantize(ScaledCall[Arguments, Validated]):
             "per_group": args.group_numbers is not None,
         }
 
-    def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
+    def family(self, problem: Problem, args: Arguments, valid: Validated) -> Family:
         return Family.of(problem, valid, mean_of(args, valid))
 
-    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+    def launch(self, args: Arguments, valid: Validated, kernel: Kernel) -> Launch:
         scales = valid.scale_granularity
         return Launch(
             **kernel | {"tail": (*args.numbers, *valid.device.tail)},

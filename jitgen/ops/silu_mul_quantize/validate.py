@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -127,7 +127,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     return valid
 
 
-def require_differentiable(given: Mapping[str, Any]) -> None:
+def require_differentiable(given: Mapping[str, object]) -> None:
     """
     Check that autograd needs no gradient except that of x, and this only for results that are not
     quantised, without `out` and without numbers of groups.

@@ -8,17 +8,25 @@ Nothing else imports this module, because it imports the whole of torch.compile.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from jitgen.ops.dispatcher import constant_result
 from jitgen.ops.tracing.library import put, traced
 
-_configs: dict[int, Any] = {}
+if TYPE_CHECKING:
+    from jitgen.config import Config
+    from jitgen.ops.call import Args, Call, Result, Validated
+    from jitgen.runtime.override import Override
+
+_configs: dict[int, Config | Override] = {}
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _name(of: Any, config: Any, device: torch.device) -> str | None:
+@constant_result
+def _name(
+    of: Call[Args, Validated, Result], config: Config | Override, device: torch.device
+) -> str | None:
     """
     Return the text that names `config` in a graph.
 
@@ -30,13 +38,13 @@ def _name(of: Any, config: Any, device: torch.device) -> str | None:
     return traced(of).name_of(config, device)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _is_registered(of: Any) -> bool:
+@constant_result
+def _is_registered(of: Call[Args, Validated, Result]) -> bool:
     """Register the operations, so that torch.compile finds them in ``torch.ops``."""
     return traced(of) is not None
 
 
-def call(of: Any, args: Any) -> Any:
+def call(of: Call[Args, Validated, Result], args: Args) -> Result:
     """Call the torch operation of the call `of`; the graph contains nothing else."""
     _is_registered(of)
     operation, name = getattr(torch.ops.jitgen, of.name), None

@@ -63,7 +63,7 @@ class _Product(_Node):
     """The product, and its gradients with respect to a, b and a bias."""
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], _output: Tensor) -> None:
         """Keep the tensors that gradients need."""
         named, needs = _Node.keep(ctx, inputs, ("a", "b"))
         ctx.needs_bias, ctx.num_groups = needs["bias"], named["b"].shape[0]
@@ -95,7 +95,7 @@ class _ProductOverRows(_Node):
     """
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], _output: Tensor) -> None:
         """Keep the tensors that gradients need."""
         _Node.keep(ctx, inputs, ("a", "dy"))
 

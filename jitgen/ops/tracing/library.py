@@ -28,7 +28,9 @@ from jitgen.support.frozen import frozen
 from jitgen.support.moved import warn
 
 if TYPE_CHECKING:
-    from jitgen.ops.call import Call
+    from torch._ops import OpOverload
+
+    from jitgen.ops.call import Args, Call, Result, Validated
 
 NAMESPACE = "jitgen"
 
@@ -65,14 +67,14 @@ class Operation:
         return self.schema[: self.schema.index("(")]
 
 
-def register(operation: Operation) -> Any:
+def register(operation: Operation) -> OpOverload:
     """
     Register `operation` with torch, which accepts it once per process; return the function that
     calls it.
     """
     name, _, overload = operation.name.partition(".")
     _library.define(operation.schema, tags=_TAGS)
-    op = getattr(getattr(getattr(torch.ops, NAMESPACE), name), overload or "default")
+    op: OpOverload = getattr(getattr(getattr(torch.ops, NAMESPACE), name), overload or "default")
     for device in _DEVICES:
         _library.impl(operation.name, operation.run, device)
     names = operation.names
@@ -313,13 +315,16 @@ traced = cache(Traced)
 """Return the operations of a call; they are registered at the first request."""
 
 
-def put(call: Call[Any, Any, Any], operation: Any, args: Any, config: str | None) -> Any:
+def put(
+    call: Call[Args, Validated, Result], operation: Any, args: Args, config: str | None
+) -> Result:
     """Call one of the operations of `call`, with the name of a config; return the result."""
     values = call.to_graph(args, config)
     _, parts = call.written(args.out)
     found = operation(*parts, *values)
     if found is None:
-        return args.out
+        out: Result = args.out
+        return out
     return call.of_results(args, (*parts, *(found if isinstance(found, tuple) else (found,))))
 
 

@@ -110,7 +110,7 @@ class _Once(_SingleLevelFunction):
         return gradient.view_as(gradient)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], _output: Tensor) -> None:
         """Keep the name of the operation."""
         ctx.op = inputs[1]
 

@@ -8,8 +8,6 @@ Both give the same bits. `jitgen.grouped_gemm` launches the kernel itself: see
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -95,7 +93,7 @@ def _new(weights: PrepackedWeights) -> Result:
     return b, weights.factor.new_empty(shape[:2])
 
 
-def require_out(out: Any, weights: PrepackedWeights) -> Result:
+def require_out(out: object, weights: PrepackedWeights) -> Result:
     """Require tensors that a result fits into."""
     if not isinstance(out, tuple) or len(out) != 2:
         raise InputError("out", f"must be two tensors, b and b_scale (got {type(out).__name__})")
@@ -168,7 +166,7 @@ def _is_done(
 
 
 def _require_fit(asked: object, weights: PrepackedWeights, arch: Arch) -> UnpackWeightsConfig:
-    config: UnpackWeightsConfig = explicit_config(asked, UnpackWeightsConfig, arch)
+    config = explicit_config(asked, UnpackWeightsConfig, arch)
     if config.b_layout is not weights.layout:
         raise InputError(
             "config",
@@ -178,7 +176,7 @@ def _require_fit(asked: object, weights: PrepackedWeights, arch: Arch) -> Unpack
     return config
 
 
-def check_direct(config: UnpackWeightsConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+def check_direct(config: UnpackWeightsConfig, arch: Arch, arguments: tuple[object, ...]) -> None:
     """
     Check the arguments of a direct call of a kernel: values, factor, b and b_scale; N and K of the
     weights are those of b.

@@ -79,7 +79,7 @@ class Sizes(AnySizes):
 unreachable = nothing_unreachable
 
 
-def tile(config: UnpackWeightsConfig) -> tuple[int, int]:  # noqa: ARG001
+def tile(_config: UnpackWeightsConfig) -> tuple[int, int]:
     """Return the rows and columns of the tiles by which wrong results are reported."""
     return blocks.ROWS, blocks.DEPTH
 

@@ -53,6 +53,7 @@ class Paper:
 _NOT_RUN = "kernels ran in the emulator alone, never on such a GPU; times and choices are on paper"
 
 
+_GEFORCE = Paper()
 _PRO = Paper(bf16_flop=1024)
 """Assumed: float32 sums do not halve the rate of RTX PRO, as they do that of GeForce."""
 
@@ -63,7 +64,7 @@ def _device(  # the columns of a table
     clock_mhz: int,
     dram_gbps: float,
     l2_mib: int,
-    paper: Paper = Paper(),  # noqa: B008  # frozen
+    paper: Paper = _GEFORCE,
 ) -> Device:
     return Device(
         name=name,

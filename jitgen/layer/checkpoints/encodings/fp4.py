@@ -73,7 +73,7 @@ class Mxfp4(Encoding):
             )
         require_shape(matrix, self.roles[1], (n, k // _GROUP))
 
-    def prepacked(self, matrix: Matrix) -> PrepackedFormat:  # noqa: ARG002  # whatever it is
+    def prepacked(self, _matrix: Matrix) -> PrepackedFormat:
         """Return MXFP4."""
         return PrepackedFormat.MXFP4
 

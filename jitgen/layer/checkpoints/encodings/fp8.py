@@ -115,7 +115,10 @@ class Fp8Row(_Fp8):
         """Return values, and a scale for each row."""
         values = matrix.read("weight", rows, columns)
         scale = self.for_rows(matrix, rows)
-        used = lambda: (values.view(torch.uint8) & 0x7F).any(dim=1)  # noqa: E731  # only if asked
+
+        def used() -> Tensor:  # only if asked
+            return (values.view(torch.uint8) & 0x7F).any(dim=1)
+
         origin = matrix.origin(rows.start)
         return values, scales.of_matrix(matrix, self.roles[1], scale, used, origin)
 
@@ -133,7 +136,7 @@ class Fp8Tensor(Fp8Row):
 
     name = "fp8_tensor"
 
-    def shapes(self, size: tuple[int, int]) -> tuple[tuple[int, ...], ...]:  # noqa: ARG002
+    def shapes(self, _size: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of a tensor with one value: (), (1,) and (1, 1)."""
         return (), (1,), (1, 1)
 

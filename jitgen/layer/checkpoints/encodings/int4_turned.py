@@ -138,7 +138,7 @@ class Awq(_Turned):
     def _of_words(self, first: int, second: int) -> tuple[int, int]:
         return second * IN_A_WORD, first
 
-    def _zero(self, matrix: Matrix) -> int:  # noqa: ARG002  # there is one format of files
+    def _zero(self, _matrix: Matrix) -> int:  # there is one format of files
         return MIDDLE
 
     def _values(self, matrix: Matrix, rows: range, columns: range) -> Tensor:

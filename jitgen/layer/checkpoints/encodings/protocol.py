@@ -79,7 +79,7 @@ class Encoding(ABC):
             InputError: A tensor has another shape.
         """
 
-    def prepacked(self, matrix: Matrix) -> PrepackedFormat | None:  # noqa: ARG002  # some ask it
+    def prepacked(self, _matrix: Matrix) -> PrepackedFormat | None:
         """
         Return the format to which a matrix is prepacked; None: it is not prepacked.
 
@@ -88,7 +88,7 @@ class Encoding(ABC):
         """
         return None
 
-    def unit_of(self, matrix: Matrix) -> int:  # noqa: ARG002  # of some it depends on it
+    def unit_of(self, _matrix: Matrix) -> int:
         """Return `unit` for a matrix, on which it may depend."""
         return self.unit
 
