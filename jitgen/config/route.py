@@ -85,12 +85,7 @@ class Tiling(Part):
 
     def counts(self, num_sms: int) -> int:
         """Return the rows of a workspace, one for each cluster; 0 where there is none."""
-        return max(1, num_sms * self.ctas_per_sm // self.cluster) if self.is_spread else 0
-
-    @property
-    def ctas_per_sm(self) -> int:
-        """CTAs of a spread kernel on each SM: of clusters of more than two CTAs there are two."""
-        return 2 if self.cluster > 2 else 1
+        return max(1, num_sms // self.cluster) if self.is_spread else 0
 
 
 @frozen
