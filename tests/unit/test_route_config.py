@@ -21,9 +21,9 @@ from tests.refusals import assert_refused
 
 DEEPSEEK = RouteConfig(scoring="sigmoid", scores_dtype="f32", bias=True, grouped=True, experts=256)
 GIVEN = RouteConfig(scoring="given")
-ONE, TOGETHER = Tiling(threads=256, cluster=1), Tiling(threads=256)
-MORE = Tiling(threads=512)
-SPREAD = Tiling(threads=512, cluster=2, is_spread=True, use_pdl=True)
+ONE, TOGETHER = Tiling(threads=256, cluster=1, use_pdl=True), Tiling(threads=256, use_pdl=True)
+MORE = Tiling(threads=512, use_pdl=True)
+SPREAD = Tiling(threads=512, cluster=1, is_spread=True, use_pdl=True)
 PROBLEM = RouteProblem(m=64, experts=256, top_k=8)
 ARCHES = [Arch.CPU, Arch.SM_90A, Arch.parse("sm_100a"), Arch.parse("sm_120a")]
 

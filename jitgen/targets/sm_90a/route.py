@@ -42,21 +42,28 @@ has 32 experts of a token, three times over, for which more threads have no regi
 counts would not fit in the shared memory of sm_120a.
 """
 
-_SPREAD = Tiling(threads=512, cluster=2, is_spread=True, use_pdl=True)
+_SPREAD = Tiling(threads=512, cluster=1, is_spread=True, use_pdl=True)
 """
-Clusters of two find room on every SM. Of eight CTAs, one on each SM, an H200 holds 15 clusters: the
-sixteenth waits for another to end, and the whole takes twice as long.
-"""
-
-_LAUNCH_US = 2.2
-"""
-Microseconds of a launch that does nothing. This number and the next six were measured on an H200.
+CTAs on their own find room on every SM, and need not start and wait together. Of clusters of eight
+large CTAs an H200 holds 15: the sixteenth waits for another to end.
 """
 
-_SECOND_US = 1.5
-"""Microseconds of a second launch that does nothing and is ready when the first one ends."""
+_SPREAD_OF_MANY = replace(_SPREAD, cluster=2)
+"""For more than 256 experts, of which the counts of all CTAs take long to read."""
 
-_COUNTS_US = 0.015
+_MOST_ALONE = 256
+"""Experts up to which `_SPREAD` is listed."""
+
+_LAUNCH_US = 1.5
+"""
+Microseconds of a launch that does nothing and begins while the one before ends. This number and the
+next six were measured on an H200.
+"""
+
+_SECOND_US = 2.6
+"""Microseconds of a second launch that is ready when the first one ends, without its counts."""
+
+_COUNTS_US = 0.008
 """Microseconds that the second launch takes for the counts of each cluster."""
 
 _THREADS_US = 0.15
@@ -81,7 +88,7 @@ instruction waits for an earlier one.
 _LEAST_TOKENS = 8
 """Tokens that each CTA has at least before there is another cluster, as in the template."""
 
-_INSTRUCTIONS = (390, 20)
+_INSTRUCTIONS = (320, 14)
 """
 Instructions of a warp for a token, whatever k is, and for each of its k experts: counted in SASS
 for 256 experts.
@@ -194,16 +201,17 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
         if experts is None:
             return ()
         is_given = problem.scoring is Scoring.GIVEN
-        few, spread = Tiling().threads if is_given else max(_FEW_THREADS, experts), _SPREAD
+        few = Tiling().threads if is_given else max(_FEW_THREADS, experts)
+        spread = _SPREAD if experts <= _MOST_ALONE else _SPREAD_OF_MANY
         if experts > _MOST_OF_THREADS:
-            few, spread = _THREADS_OF_MANY, replace(_SPREAD, threads=_THREADS_OF_MANY)
+            few, spread = _THREADS_OF_MANY, replace(spread, threads=_THREADS_OF_MANY)
         listed: tuple[Tiling, ...] = (
-            Tiling(threads=few, cluster=1),
-            Tiling(threads=few),
+            Tiling(threads=few, cluster=1, use_pdl=True),
+            Tiling(threads=few, use_pdl=True),
             spread,
         )
         if few < _MORE_THREADS and experts <= _MOST_OF_THREADS:
-            listed = (*listed, Tiling(threads=_MORE_THREADS))
+            listed = (*listed, Tiling(threads=_MORE_THREADS, use_pdl=True))
         return self.legal(replace(self.kind_of(problem), experts=experts), listed)
 
     def cost(
