@@ -23,6 +23,7 @@ from jitgen.support.variables import OTHERS, TABLE, Setting
 
 _BY_NAME = {setting.name: setting for setting in TABLE}
 _BY_VARIABLE = {setting.variable: setting for setting in TABLE}
+_VARIABLES = {setting.name: setting.variable for setting in TABLE}
 
 
 class Settings:
@@ -68,7 +69,7 @@ class Settings:
             return inside[name], "session"
         if name in self._set:
             return self._set[name], "program"
-        text = os.environ.get(setting.variable)
+        text = os.environ.get(_VARIABLES[name])
         if text:
             return _parsed(setting, text, setting.variable), "environment"
         default = setting.default

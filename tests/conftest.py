@@ -87,6 +87,22 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+_full_collections = 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """
+    Never look again at what a full collection left, either. Caches of configs and of torch grow
+    with the tests, and a full collection came to take two seconds. Not in the middle of a test,
+    which may ask whether something of its own is collected.
+    """
+    global _full_collections
+    if _full_collections != (now := gc.get_stats()[2]["collections"]):
+        _full_collections = now
+        gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """

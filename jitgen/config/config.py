@@ -203,7 +203,9 @@ class Part:
         for name, rules in _fields(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
             if value is not None or not rules["is_optional"]:
-                object.__setattr__(self, name, _checked(name, rules, value))
+                found = _checked(name, rules, value)
+                if found is not value:
+                    object.__setattr__(self, name, found)
 
     def values(self) -> dict[str, Any]:
         """Return the values of the fields, by name."""
@@ -277,10 +279,10 @@ def _checked(name: str, rules: Any, value: Any) -> Any:
     kind = rules["type"]
     if kind is int:
         return _size(name, value, rules["least"], rules["most"])
-    if kind is bool or _is_part(kind):
-        if type(value) is not kind:
-            raise ConfigError(f"{name} must be a {kind.__name__} (got {shown(value)})")
+    if type(value) is kind and not rules["allowed"]:
         return value
+    if kind is bool or _is_part(kind):
+        raise ConfigError(f"{name} must be a {kind.__name__} (got {shown(value)})")
     try:
         found = kind(value)
     except ValueError:

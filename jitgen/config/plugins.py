@@ -75,7 +75,8 @@ class PluginKind(NamedTuple, Generic[_Plugin]):
             ConfigError: There is no plug-in of this name, it cannot be loaded, or it does not have
                 the attributes of the protocol.
         """
-        found: _Plugin = _load(self, name, settings.plugins)
+        trusted = () if _is_built_in(self, name) else settings.plugins
+        found: _Plugin = _load(self, name, trusted)
         return found
 
     def origin(self, name: str) -> dict[str, str] | None:

@@ -8,6 +8,7 @@ kernels. A format defines how values are decoded, and how scales are stored and 
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cache
 from typing import NamedTuple
 
 from jitgen.config.config import BLayout, DType, ScaleGranularity
@@ -43,6 +44,7 @@ class PrepackedFormat(StrEnum):
         return _FACTS[self]
 
     @classmethod
+    @cache
     def of(cls, b_dtype: DType, scales: ScaleGranularity) -> PrepackedFormat | None:
         """Return the format with values and scales of these kinds; None if there is none."""
         found = (each for each in cls if each.facts[:2] == (b_dtype, scales))

@@ -10,7 +10,7 @@ from itertools import product
 from jitgen.config.config import BLayout, DType, ScaleGranularity
 from jitgen.config.grouped_gemm import Operands
 from jitgen.config.prepacked import PrepackedFormat
-from jitgen.targets.protocol import refuse_unless
+from jitgen.targets.protocol import Refusal, refuse_unless
 
 OUTPUTS = (DType.BF16, DType.F16, DType.F32)
 
@@ -56,13 +56,11 @@ def format_of(types: Operands) -> PrepackedFormat:
     Raises:
         Refusal: There is none with such values and scales; the code is ``E_MMA``.
     """
-    found = PrepackedFormat.of(types.b_dtype, types.scale_granularity)
-    refuse_unless(
-        found is not None,
-        "E_MMA",
-        f"{types.b_dtype} with {types.scale_granularity} scales is no format of prepacked weights",
-    )
-    return found  # type: ignore[return-value]  # it was refused
+    dtype, scales = types.b_dtype, types.scale_granularity
+    found = PrepackedFormat.of(dtype, scales)
+    if found is None:
+        raise Refusal("E_MMA", f"{dtype} with {scales} scales is no format of prepacked weights")
+    return found
 
 
 UNSCALED = tuple(

@@ -93,6 +93,12 @@ def _rules_of(found: Target, op: str) -> AnyRules:
     return said
 
 
+@lru_cache(maxsize=256)
+def _has_families(kind: type[AnyRules]) -> bool:
+    """Return whether rules are a `HasFamilies`, which `isinstance` takes long to say."""
+    return issubclass(kind, HasFamilies)
+
+
 def rules_for(problem: Problem, arch: Arch) -> AnyRules:
     """
     Return the rules of `arch` for the kernels of `problem`: if an operation has families of
@@ -103,8 +109,8 @@ def rules_for(problem: Problem, arch: Arch) -> AnyRules:
             code ``E_SIZE``.
     """
     said = rules(arch, problem.op)
-    if isinstance(said, HasFamilies):
-        said = said.family_of(problem)
+    if _has_families(type(said)):
+        said = said.family_of(problem)  # type: ignore[attr-defined]  # it has been looked for
     try:
         said.check_sizes(problem)
     except Refusal as refusal:

@@ -13,7 +13,7 @@ from jitgen.config import Config
 from jitgen.emulator import Artifact, Finding
 from jitgen.errors import Deadlock, MachineFault
 from jitgen.verify import emulate, verify
-from jitgen.verify.artifacts import compiled
+from jitgen.verify.artifacts import compiled, compiled_once
 from jitgen.verify.verification import samples_of
 from tests.compile.mutations import Mutation, rewrite
 
@@ -23,12 +23,16 @@ HAS_TWO_PLACES = {"race", "proxy"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A compiled kernel and a problem for it."""
+    """A kernel and a problem for it."""
 
     source: Source
-    artifact: Artifact
     problem: Any
     num_sms: int
+
+    @property
+    def artifact(self) -> Artifact:
+        """The kernel without a mistake, compiled when first asked for: most mistakes need none."""
+        return compiled_once(self.source)
 
     def findings(self, text: str, modes: str) -> list[Finding]:
         """Return what is found in PTX, a wrong result among it."""
@@ -63,27 +67,22 @@ class Program:
 
 
 class Programs:
-    """Programs by their names, each compiled when it is first asked for."""
+    """Programs by their names, each rendered when it is first asked for."""
 
     def __init__(self, wanted: dict[str, tuple[str, Any]]) -> None:
         """
         Make the programs of `wanted`: for each name, that of a kernel and the sizes of its problem.
         """
         self._wanted = wanted
-        self._kernels: dict[str, tuple[Source, Artifact]] = {}
         self._found: dict[str, Program] = {}
 
     def __getitem__(self, key: str) -> Program:
         if key not in self._found:
             name, sizes = self._wanted[key]
             config, arch = Config.parse(name)
-            if name not in self._kernels:
-                source = render(config, arch)
-                self._kernels[name] = source, compiled(source)
-            source, artifact = self._kernels[name]
             problem = samples_of(config).make(config, sizes, is_exact=True)
             self._found[key] = Program(
-                source=source, artifact=artifact, problem=problem, num_sms=sizes.num_sms
+                source=render(config, arch), problem=problem, num_sms=sizes.num_sms
             )
         return self._found[key]
 

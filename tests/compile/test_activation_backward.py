@@ -30,6 +30,7 @@ from jitgen.targets.base import kinds_of
 from jitgen.targets.legality import check, rules
 from tests import needs
 from tests.arguments import int32
+from tests.compile.kernels import on_gpu
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
@@ -130,8 +131,7 @@ def test_emulated(kernel: ActivationBackwardConfig) -> None:
         (True, False), (((3, 0, 5, 1), 264), ((1, 2) * 9, 16)), strict=True
     ):
         case = samples.make(config, samples.Sizes(rows=rows, n=n), is_exact=is_exact)
-        on_gpu = jitgen.get_kernel(config, Arch.SM_90A)
-        report = jitgen.emulate(on_gpu, *case.tensors, num_sms=1)
+        report = jitgen.emulate(on_gpu(config), *case.tensors, 1, num_sms=1)
 
         assert not [*report.findings]
         assert not case.wrong(), (rows, n)

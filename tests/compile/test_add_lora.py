@@ -19,6 +19,7 @@ from jitgen.ops.route.reference import sort_pairs
 from jitgen.targets.legality import check
 from tests import needs
 from tests.arguments import int32
+from tests.compile.kernels import on_gpu
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
@@ -119,8 +120,7 @@ def test_emulated(config: AddLoraConfig) -> None:
         (False, samples.Sizes(tokens=2, n=80, k=64, rank=32)),
     ):
         case = samples.make(config, sizes, is_exact=is_exact)
-        on_gpu = jitgen.get_kernel(config, Arch.SM_90A)
-        report = jitgen.emulate(on_gpu, *case.tensors, num_sms=1)
+        report = jitgen.emulate(on_gpu(config), *case.tensors, 1, num_sms=1)
 
         assert not [*report.findings]
         assert not case.wrong(), sizes
@@ -131,8 +131,7 @@ def test_emulated_in_place() -> None:
     config = KERNELS[1]
     case = samples.make(config, samples.Sizes(tokens=6, n=48, k=72, rank=8), is_exact=True)
     y, *others, _, first = case.tensors
-    on_gpu = jitgen.get_kernel(config, Arch.SM_90A)
-    report = jitgen.emulate(on_gpu, y, *others, y, first, num_sms=1)
+    report = jitgen.emulate(on_gpu(config), y, *others, y, first, 1, num_sms=1)
 
     assert not [*report.findings]
     assert torch.equal(y, case.outputs[0].expected)

@@ -127,7 +127,7 @@ def test_rows_that_are_held() -> None:
     assert report.is_clean, report.findings
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("activation", Activation)
 def test_y_is_accurate(activation: Activation, step: int) -> None:

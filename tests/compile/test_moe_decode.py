@@ -31,7 +31,7 @@ pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cach
 
 NIGHTLY = pytest.mark.nightly
 KERNELS = [
-    *("e4m3_block128_room4", "e4m3_block128_shared_w2"),
+    *("e4m3_block128_room4_nopdl", "e4m3_block128_shared_w2"),
     "e4m3_block128_shared_weighted_w3_s4_room8",
 ]
 HIDDEN, INNER, EXPERTS, TOP_K = 256, 128, 4, 2

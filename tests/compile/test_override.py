@@ -113,8 +113,8 @@ class TestCalls:
             CONFIG, tmp_path / "my.py", "import cutlass\n", "import cutlass\nwhile 1: 0\n"
         )
         with (
-            jitgen.settings.scope(compile="worker", compile_timeout=4.0),
-            pytest.raises(CompileTimeout, match=r"too long: .*, 4 s \(JITGEN_COMPILE"),
+            jitgen.settings.scope(compile="worker", compile_timeout=1.0),
+            pytest.raises(CompileTimeout, match=r"too long: .*, 1 s \(JITGEN_COMPILE"),
         ):
             product(mine)
 

@@ -149,6 +149,7 @@ def test_the_samples_are_spread() -> None:
             assert {part(config) for config in some} == {part(config) for config in everything}
 
 
+@pytest.mark.sampled(len(EACH))
 @pytest.mark.parametrize("arch", EACH)
 def test_the_few_cover_the_sweep(arch: Arch) -> None:
     """They have all that makes a kernel's structure."""

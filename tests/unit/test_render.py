@@ -58,7 +58,7 @@ def test_declared_parameters_are_the_used_ones(family: str) -> None:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("least", [40, pytest.param(2000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("least", [20, pytest.param(2000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("arch", EACH)
 def test_legal_configs_render(arch: Arch, least: int) -> None:
     """At least so many configs, spread over a broad sweep, render to Python."""
@@ -75,7 +75,7 @@ def test_legal_configs_render(arch: Arch, least: int) -> None:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("step", [15, pytest.param(5, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("step", [30, pytest.param(5, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("arch", EACH)
 def test_generated_sources_are_formatted(arch: Arch, step: int, tmp_path: Path) -> None:
     """A spread sample passes the formatter and the linter as it is."""

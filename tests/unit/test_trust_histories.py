@@ -48,7 +48,7 @@ _HAPPENS = (
 
 
 def test_some_histories(tmp_path: Path) -> None:
-    found = _run(tmp_path, range(15))
+    found = _run(tmp_path, range(8))
 
     assert all(found[what] for what in _HAPPENS), found
 
