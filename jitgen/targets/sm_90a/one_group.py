@@ -57,25 +57,25 @@ SCALE_CHUNK = 64
 _RING_SLOT_BYTES = 16
 """The full and the free barrier of a stage."""
 
-MOST_N = CTAS_PER_SM * 132 * UNIT
-"""Columns for which an H200 has all CTAs at work at once: with more, no kernel was measured."""
+MOST_N, MOST_K = 18_432, 7_168
+"""
+Columns, and values along K, for which the kernel was the fastest of all on an H200 (18,432 x 7,168:
+35.1 us beside 36.3). With 18,432 values along K it took 4 % longer than a tile of 64x64.
+"""
 
 CALL_US, WAVE_US = 2.4, 1.3
 """
 Time of a call besides reading, and of each wave of CTAs after the first one until its first bytes
-have come. The former and `STREAM` are the line through the times of 8 rows and matrices of 29.4 and
-14.7 MB on an H200, 9.18 and 5.84 us; the latter is the time from the start of a CTA to its first
-bytes in the same run: no call with several waves was measured.
+have come. The former, `STREAM` and `CTAS_AT_RATE` are fitted to calls of 8 rows on an H200: 9.6 and
+5.9 us for 29.4 and 14.7 MB, 6.7 and 7.1 us for K of 7,168 in 8 and 66 CTAs. The latter is the time
+from the start of a CTA to its first bytes in the same run.
 """
 
 STREAM = 0.92
 """Rate of reading as a part of `Fit.dram_bytes_per_us`."""
 
-CTAS_AT_RATE = 128
-"""
-CTAs that were seen to read at that rate. What fewer can read was not measured: each is assumed to
-read no faster than one of so many.
-"""
+CTAS_AT_RATE = 80
+"""CTAs that read at that rate together; each of fewer reads no faster than one of so many."""
 
 
 @frozen
@@ -187,9 +187,10 @@ class OneGroupGemm(GemmRules):
         )
 
     def candidates(self, problem: GroupedGemmProblem) -> tuple[GroupedGemmConfig, ...]:
-        """Return the candidate for `problem`; none unless it has one group and is small."""
-        is_small = problem.m <= TOKENS and problem.n <= MOST_N
-        if problem.groups != 1 or not is_small or problem.k % SCALE_BLOCK:
+        """Return the candidate for `problem`; none unless it has one group and few rows."""
+        is_few = problem.groups == 1 and problem.m <= TOKENS
+        is_best = problem.n <= MOST_N and problem.k <= MOST_K
+        if not (is_few and is_best) or problem.k % SCALE_BLOCK:
             return ()
         return super().candidates(problem)
 
