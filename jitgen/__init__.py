@@ -29,6 +29,10 @@ if TYPE_CHECKING:
         ActivationBackwardConfig,
         ActivationBackwardProblem,
     )
+    from jitgen.config.activation_quantize import (
+        ActivationQuantizeConfig,
+        ActivationQuantizeProblem,
+    )
     from jitgen.config.add_lora import AddLoraConfig, AddLoraProblem
     from jitgen.config.combine import CombineConfig, CombineProblem
     from jitgen.config.grouped_gemm import (
@@ -46,7 +50,6 @@ if TYPE_CHECKING:
     from jitgen.config.permute_quantize import PermuteQuantizeConfig, PermuteQuantizeProblem
     from jitgen.config.quantize import QuantizeConfig, QuantizeProblem
     from jitgen.config.route import RouteConfig, RouteProblem
-    from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem
     from jitgen.config.unpack_weights import UnpackWeightsConfig, UnpackWeightsProblem
     from jitgen.events import Event, on_event
     from jitgen.fleet.warm_up import warm_up
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from jitgen.layer.weights import ExpertWeights
     from jitgen.layer.workspace import Workspace
     from jitgen.ops.activation_backward.call import activation_backward
+    from jitgen.ops.activation_quantize.call import activation_quantize
     from jitgen.ops.add_lora.call import add_lora
     from jitgen.ops.combine.call import combine
     from jitgen.ops.grouped_gemm.call import grouped_gemm
@@ -66,7 +70,6 @@ if TYPE_CHECKING:
     from jitgen.ops.permute_quantize.call import permute_quantize
     from jitgen.ops.route.call import route, sort_pairs
     from jitgen.ops.route.results import Routing, Sorting
-    from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
     from jitgen.plans.prewarm import prewarm
     from jitgen.runtime.override import Override, override
     from jitgen.runtime.session import Session, freeze, get_kernel, select
@@ -76,6 +79,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ActivationBackwardConfig",
     "ActivationBackwardProblem",
+    "ActivationQuantizeConfig",
+    "ActivationQuantizeProblem",
     "AddLoraConfig",
     "AddLoraProblem",
     "Arch",
@@ -111,8 +116,6 @@ __all__ = [
     "ScaleGranularity",
     "Schedule",
     "Session",
-    "SiluMulQuantizeConfig",
-    "SiluMulQuantizeProblem",
     "Sorting",
     "Tile",
     "UnpackWeightsConfig",
@@ -120,6 +123,7 @@ __all__ = [
     "Workspace",
     "__version__",
     "activation_backward",
+    "activation_quantize",
     "add_lora",
     "check",
     "combine",
@@ -142,7 +146,6 @@ __all__ = [
     "route",
     "select",
     "settings",
-    "silu_mul_quantize",
     "sort_pairs",
     "torch",
     "warm_up",
@@ -157,6 +160,7 @@ _NAMES = {
         "Cluster Epilogue GroupedGemmConfig GroupedGemmProblem Operands Pipeline Schedule Tile"
     ),
     "config.activation_backward": "ActivationBackwardConfig ActivationBackwardProblem",
+    "config.activation_quantize": "ActivationQuantizeConfig ActivationQuantizeProblem",
     "config.add_lora": "AddLoraConfig AddLoraProblem",
     "config.grouped_gemm_wgrad": "GroupedGemmWgradConfig GroupedGemmWgradProblem",
     "config.moe_fc2_dense": "MoEFc2DenseConfig MoEFc2DenseProblem",
@@ -164,9 +168,9 @@ _NAMES = {
     "config.permute_quantize": "PermuteQuantizeConfig PermuteQuantizeProblem",
     "config.quantize": "QuantizeConfig QuantizeProblem",
     "config.route": "RouteConfig RouteProblem",
-    "config.silu_mul_quantize": "SiluMulQuantizeConfig SiluMulQuantizeProblem",
     "config.unpack_weights": "UnpackWeightsConfig UnpackWeightsProblem",
     "ops.activation_backward.call": "activation_backward",
+    "ops.activation_quantize.call": "activation_quantize",
     "ops.add_lora.call": "add_lora",
     "ops.grouped_gemm.call": "grouped_gemm",
     "ops.grouped_gemm_wgrad.call": "grouped_gemm_wgrad",
@@ -175,7 +179,6 @@ _NAMES = {
     "ops.permute_quantize.call": "permute_quantize",
     "ops.route.results": "Routing Sorting",
     "ops.route.call": "route sort_pairs",
-    "ops.silu_mul_quantize.call": "silu_mul_quantize",
     "layer.call": "moe",
     "layer.experts": "moe_experts",
     "layer.config": "MoEConfig",

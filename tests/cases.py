@@ -43,7 +43,7 @@ SIZES = {
     "permute_quantize": "3:20:256:4",
     "quantize": "3:40:256",
     "route": "9:16:2",
-    "silu_mul_quantize": "3:20:256",
+    "activation_quantize": "3:20:256",
     "unpack_weights": "2:72:160",
 }
 """Small problems, as `jitgen verify --problem` takes them; other operations have their own."""

@@ -44,7 +44,7 @@ NOWHERE = {
     "tests/compile/test_verify_files.py compiles it",
     "verify FILE.so --cases CASES.py": "compiled elsewhere; tests/compile/test_verify_files.py "
     "compiles it",
-    "show silu_mul_quantize_ragged_block128_reglu_sm_90a": "the activation that the page adds; "
+    "show activation_quantize_ragged_block128_reglu_sm_90a": "the activation that the page adds; "
     "tests/unit/test_every_value.py covers those that there are",
     "tune deepseek-v3": "a GPU: its sizes take hours on a CPU; tests/compile/test_tune.py has "
     "small ones",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.config.silu_mul_quantize import Activation
+from jitgen.config.activation_quantize import Activation
 from jitgen.layer import reference
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 256, 128, 6, 2

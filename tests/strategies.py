@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
 from jitgen.config.activation_backward import ActivationBackwardConfig
 from jitgen.config.activation_backward import Tiling as BackwardTiling
+from jitgen.config.activation_quantize import ActivationQuantizeConfig
+from jitgen.config.activation_quantize import Tiling as ActivationTiling
 from jitgen.config.add_lora import AddLoraConfig
 from jitgen.config.combine import CombineConfig
 from jitgen.config.config import SCALES
@@ -32,10 +34,8 @@ from jitgen.config.permute_quantize import PermuteQuantizeConfig
 from jitgen.config.permute_quantize import Tiling as PermuteTiling
 from jitgen.config.quantize import QuantizeConfig
 from jitgen.config.route import RouteConfig
-from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
-from jitgen.config.silu_mul_quantize import Tiling as SiluTiling
 from jitgen.config.unpack_weights import UnpackWeightsConfig
-from jitgen.targets import activation_space, gemm, permute_space, silu_space
+from jitgen.targets import activation_quantize_space, activation_space, gemm, permute_space
 from jitgen.targets.base import kinds_of
 from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules, target
@@ -130,17 +130,19 @@ def prepacked_sweep(arch: Arch) -> tuple[GroupedGemmConfig, ...]:
     return tuple(config for config in biased if check(config, arch))
 
 
-_SILU_TILINGS = (
-    SiluTiling(),
-    SiluTiling(rows=2, threads=256, ctas_per_sm=3, use_pdl=True),
-    SiluTiling(rows=1, threads=64, ctas_per_sm=4, held=2),
-    SiluTiling(rows=2, ctas_per_sm=4, loads_ahead=True, is_persistent=False),
+_ACTIVATION_TILINGS = (
+    ActivationTiling(),
+    ActivationTiling(rows=2, threads=256, ctas_per_sm=3, use_pdl=True),
+    ActivationTiling(rows=1, threads=64, ctas_per_sm=4, held=2),
+    ActivationTiling(rows=2, ctas_per_sm=4, loads_ahead=True, is_persistent=False),
 )
 
 
-def silu_sweep(arch: Arch) -> Iterator[SiluMulQuantizeConfig]:
-    """Yield legal configs of `silu_mul_quantize`: all words, with a few tilings of each kind."""
-    for kind, tiling in itertools.product(kinds_of(silu_space.USUAL), _SILU_TILINGS):
+def activation_quantize_sweep(arch: Arch) -> Iterator[ActivationQuantizeConfig]:
+    """Yield legal configs of `activation_quantize`: all words, with a few tilings of each kind."""
+    for kind, tiling in itertools.product(
+        kinds_of(activation_quantize_space.USUAL), _ACTIVATION_TILINGS
+    ):
         config = replace(kind, tiling=tiling)
         if check(config, arch):
             yield config
@@ -305,7 +307,7 @@ SWEEPS: dict[str, Callable[[Arch], Iterator[Config]]] = {
     "permute_quantize": permute_sweep,
     "quantize": quantize_sweep,
     "route": route_sweep,
-    "silu_mul_quantize": silu_sweep,
+    "activation_quantize": activation_quantize_sweep,
     "unpack_weights": unpack_sweep,
 }
 """Sweeps of operations whose rules yield too many configs to look at all of them."""

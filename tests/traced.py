@@ -104,19 +104,19 @@ def _prepacked_out_tensors(rows: int) -> tuple[Tensor, ...]:
 
 
 def _silu(x: Tensor, offs: Tensor) -> tuple[Tensor, Tensor]:
-    q, scale = jitgen.silu_mul_quantize(x * 2, offs=offs)
+    q, scale = jitgen.activation_quantize(x * 2, offs=offs)
     assert scale is not None
     return q.float() + 1, scale
 
 
 def _silu_into(x: Tensor, offs: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    q, scale = jitgen.silu_mul_quantize(x * 2, offs=offs, out=(out, None))
+    q, scale = jitgen.activation_quantize(x * 2, offs=offs, out=(out, None))
     assert scale is not None
     return q.float() + 1, scale
 
 
 def _silu_into_both(x: Tensor, offs: Tensor, out: Tensor, of_out: Tensor) -> tuple[Tensor, Tensor]:
-    q, scale = jitgen.silu_mul_quantize(x * 2, offs=offs, format="row", out=(out, of_out))
+    q, scale = jitgen.activation_quantize(x * 2, offs=offs, format="row", out=(out, of_out))
     assert scale is not None
     return q.float() + 1, scale + 1
 
@@ -200,7 +200,7 @@ def _x_tensors(rows: int) -> tuple[Tensor, ...]:
 
 
 _GEMM, _PREPACKED = "jitgen.grouped_gemm", "jitgen.grouped_gemm_prepacked"
-_SILU, _FC2 = "jitgen.silu_mul_quantize", "jitgen.moe_fc2_dense"
+_SILU, _FC2 = "jitgen.activation_quantize", "jitgen.moe_fc2_dense"
 _NONE = (None, None, None)
 OPERATIONS = [
     Traced("gemm", (f"{_GEMM}.default",), _gemm, _gemm_tensors, (0, None, None)),

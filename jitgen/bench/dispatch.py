@@ -2,7 +2,7 @@
 """
 Host time of `grouped_gemm(..., out=out)` in addition to that of the bare tvm-ffi call: once for
 shapes of an earlier call, and once for a new number of rows in the bucket of an earlier call. Also
-the host time of `silu_mul_quantize(..., out=(q, None))` in addition to the bare call and the
+the host time of `activation_quantize(..., out=(q, None))` in addition to the bare call and the
 allocation of scales, and the cost of recording calls.
 
 Both sides launch the same kernel on rows that belong to no group, so that the kernel takes hardly
@@ -29,11 +29,11 @@ from jitgen.autotune.measure.times import Times
 from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.protocol import Row, row_of
 from jitgen.config import Arch, Layout
+from jitgen.config.activation_quantize import ActivationQuantizeConfig, ActivationQuantizeProblem
 from jitgen.config.grouped_gemm import GroupedGemmProblem
-from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem
 from jitgen.formats.block128 import FORMAT as BLOCK128
 from jitgen.formats.protocol import Rows
-from jitgen.ops.silu_mul_quantize import samples
+from jitgen.ops.activation_quantize import samples
 from jitgen.plans import recorder
 from jitgen.runtime.session import Session, current
 from jitgen.selection.choice import edges_of
@@ -46,7 +46,7 @@ tensors, 0.1 us their result's version counter: see `jitgen.ops.guards` and `jit
 """
 
 SILU_US = 2.0
-"""Budget of `silu_mul_quantize`, whose key has more parts."""
+"""Budget of `activation_quantize`, whose key has more parts."""
 
 NEW_US = 6.0
 """Budget of a call with a new number of rows, in the bucket of an earlier call."""
@@ -127,17 +127,17 @@ def _new(workload: Workload, arch: Arch, first: int) -> Iterator[Row]:
 
 
 def _silu(arch: Arch, device: str) -> Iterator[Row]:
-    problem = SiluMulQuantizeProblem(
+    problem = ActivationQuantizeProblem(
         layout=Layout.RAGGED, groups=_GROUPS, m=_GROUPS * _EXPECTED, n=128
     )
     config = jitgen.select(problem, arch).config
     sizes = samples.Sizes(rows=(_EXPECTED,) * _GROUPS, n=problem.n)
     solved = samples.make(
-        cast("SiluMulQuantizeConfig", config), sizes, is_exact=True, device=device
+        cast("ActivationQuantizeConfig", config), sizes, is_exact=True, device=device
     )
-    silu = jitgen.silu_mul_quantize
+    silu = jitgen.activation_quantize
     if wrong := solved.solve(partial(silu, expected_m=_EXPECTED)):
-        raise WrongResult(f"silu_mul_quantize of the dispatch suite gives {wrong} wrong values")
+        raise WrongResult(f"activation_quantize of the dispatch suite gives {wrong} wrong values")
     function, new_scale = current.get().get_kernel(config, arch).function, BLOCK128.new_a
     x, q, tail = solved.tensors[0], solved.output("q").found, _tail(arch)
     into = (q, None)
@@ -151,9 +151,11 @@ def _silu(arch: Arch, device: str) -> Iterator[Row]:
         silu(x, offs=none, out=into, expected_m=_EXPECTED)
 
     times = _compete(full, bare, _CALLS)
-    what = "silu_mul_quantize(..., out=(q, None)) above the bare call with new scales"
+    what = "activation_quantize(..., out=(q, None)) above the bare call with new scales"
     yield _above(times, SILU_US, what, _CALLS)
-    yield from _whole(times, "the whole silu_mul_quantize", "the bare tvm-ffi call with new scales")
+    yield from _whole(
+        times, "the whole activation_quantize", "the bare tvm-ffi call with new scales"
+    )
 
 
 def _sides(

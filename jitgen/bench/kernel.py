@@ -42,7 +42,7 @@ that cannot be cached.
 PROBLEMS = {
     "grouped_gemm": ("4:128:512:512", "8:4096:4096:7168"),
     "moe_fc2_dense": ("8:16:512:256", "32:16:7168:256"),
-    "silu_mul_quantize": ("4:128:512", "8:4096:2048"),
+    "activation_quantize": ("4:128:512", "8:4096:2048"),
     "quantize": ("4:128:512", "8:4096:7168"),
 }
 """Sizes that kernels of an operation are timed with by default: on a CPU, and on a GPU."""

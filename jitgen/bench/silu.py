@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Device time of `silu_mul_quantize`, compared with a copy of the same number of bytes and, if
+Device time of `activation_quantize`, compared with a copy of the same number of bytes and, if
 possible, with torch.compile's version of the float32 reference.
 
 Kernels are those that the selector chooses. ``jitgen prewarm swiglu`` compiles them all, so that a
@@ -32,14 +32,14 @@ from jitgen.bench.runner import (
     device_of,
 )
 from jitgen.config import Arch, Layout
-from jitgen.config.format import Format
-from jitgen.config.silu_mul_quantize import (
+from jitgen.config.activation_quantize import (
     Activation,
-    SiluMulQuantizeConfig,
-    SiluMulQuantizeProblem,
+    ActivationQuantizeConfig,
+    ActivationQuantizeProblem,
 )
+from jitgen.config.format import Format
 from jitgen.formats.e4m3 import MAX
-from jitgen.ops.silu_mul_quantize import reference, samples
+from jitgen.ops.activation_quantize import reference, samples
 from jitgen.ops.solved import Solved
 
 OF_COPY = 0.9
@@ -50,19 +50,21 @@ LARGEST_ERROR = 2.0**-3
 
 GROUPS = 8
 _KINDS = (
-    *(SiluMulQuantizeConfig(layout=layout) for layout in Layout),
+    *(ActivationQuantizeConfig(layout=layout) for layout in Layout),
     *(
-        SiluMulQuantizeConfig(layout=Layout.RAGGED, scale_granularity=scales)
+        ActivationQuantizeConfig(layout=Layout.RAGGED, scale_granularity=scales)
         for scales in (Format.ROW, Format.TENSOR, Format.NONE)
     ),
-    SiluMulQuantizeConfig(layout=Layout.RAGGED, activation=Activation.SWIGLU_OAI, interleaved=True),
+    ActivationQuantizeConfig(
+        layout=Layout.RAGGED, activation=Activation.SWIGLU_OAI, interleaved=True
+    ),
 )
 _GPU_ROWS, _FEW_GPU_ROWS, _CPU_ROWS = (4096, 512, 128, 8, 1), (4096, 8), 16
 _GPU_N, _OTHER_N, _CPU_N = 2048, (1536, 2880), 256
 
 
 def case(
-    config: SiluMulQuantizeConfig, rows: int, n: int, *, has_budget: bool = False
+    config: ActivationQuantizeConfig, rows: int, n: int, *, has_budget: bool = False
 ) -> KernelCase:
     """
     Return a case of 8 groups of equally many rows, called for example ``ragged block128 8 x 4096
@@ -76,7 +78,7 @@ def case(
     """
     words = [str(config.layout), str(config.scale_granularity), *["gpt-oss"] * config.interleaved]
     name = f"{' '.join(words)} {GROUPS} x {rows} I{n}"
-    problem = SiluMulQuantizeProblem(
+    problem = ActivationQuantizeProblem(
         layout=config.layout,
         groups=1 if config.layout is Layout.CONTIGUOUS else GROUPS,
         m=GROUPS * rows,
@@ -110,14 +112,14 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
 
 def _sides(
     name: str,
-    config: SiluMulQuantizeConfig,
-    problem: SiluMulQuantizeProblem,
+    config: ActivationQuantizeConfig,
+    problem: ActivationQuantizeProblem,
     sizes: samples.Sizes,
     arch: Arch,
 ) -> Iterator[Side]:
     """Yield a copy, jitgen's kernel and inductor's."""
     device = device_of(arch)
-    ours = partial(jitgen.silu_mul_quantize, expected_m=sizes.rows[0])
+    ours = partial(jitgen.activation_quantize, expected_m=sizes.rows[0])
     exact, solved = (
         samples.make(config, sizes, is_exact=is_exact, device=device) for is_exact in (True, False)
     )
@@ -143,7 +145,7 @@ def _sides(
 SUITE = KernelSuite(name="silu", cases=cases)
 
 
-def _inductor(solved: Solved, config: SiluMulQuantizeConfig) -> Ready:
+def _inductor(solved: Solved, config: ActivationQuantizeConfig) -> Ready:
     """Return a side that does the same work with inductor, which also computes padding rows."""
     torch._dynamo.reset()
     x, scale = solved.tensors[0], solved.arguments["global_scale"]

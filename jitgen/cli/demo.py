@@ -211,7 +211,7 @@ def _run(layer: Operands) -> list[Step]:
     up = jitgen.reference.grouped_gemm(
         rows[0], weights.w13, rows[1], weights.w13_scale, offs=pairs.offs
     )
-    active = jitgen.reference.silu_mul_quantize(up, offs=pairs.offs)
+    active = jitgen.reference.activation_quantize(up, offs=pairs.offs)
     down = jitgen.reference.grouped_gemm(
         active[0], weights.w2, active[1], weights.w2_scale, offs=pairs.offs
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from jitgen.config.activation_quantize import Activation
 from jitgen.config.config import MAX_SIZE, Layout, Part, TiledConfig, of
 from jitgen.config.problem import GroupedRows
-from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
 

@@ -435,13 +435,15 @@ class Config(Part):
         if not isinstance(document, dict):
             raise ConfigError(f"a config must be a JSON object (got {shown(document)})")
         own = getattr(cls, "op", None)
-        op = document.get("op", own)
+        fields = dict(document)
+        op = fields.pop("op", own)
+        op = OPERATIONS.present(op) if isinstance(op, str) else op
         if not isinstance(op, str) or (own is not None and op != own):
             expected = own or ", ".join(OPERATIONS.names())
             raise ConfigError(f"op must be one of {expected} (got {shown(op)})")
         if own is None:
+            document = {"op": op, **fields}
             return OPERATIONS.get(op).config_type.from_json(document)  # type: ignore[return-value]
-        fields = {name: value for name, value in document.items() if name != "op"}
         return super().from_json(fields)
 
     @classmethod

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from jitgen.config.plugins import OPERATIONS, TARGETS, Arch
+from jitgen.support.moved import KINDS
 
 if TYPE_CHECKING:
     from jitgen.config.config import Config
@@ -34,6 +35,7 @@ def what_is_wrong(name: object) -> str:
     if not isinstance(name, str) or "_" not in name:
         return ""
     op = name if name in OPERATIONS.names() else _op_of(name)
+    op = KINDS.get(op, op)
     if not op:
         return f": it begins with no operation ({', '.join(sorted(OPERATIONS.names()))})"
     if not _arch_of(name):
@@ -42,7 +44,7 @@ def what_is_wrong(name: object) -> str:
 
 
 def _op_of(name: str) -> str:
-    return _longest(op for op in OPERATIONS.names() if name.startswith(f"{op}_"))
+    return _longest(op for op in (*OPERATIONS.names(), *KINDS) if name.startswith(f"{op}_"))
 
 
 def _arch_of(name: str) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, Type
 
 from jitgen.errors import ConfigError
 from jitgen.settings import settings
+from jitgen.support.moved import KINDS, warn
 from jitgen.support.text import nearest, shown
 
 if TYPE_CHECKING:
@@ -75,9 +76,18 @@ class PluginKind(NamedTuple, Generic[_Plugin]):
             ConfigError: There is no plug-in of this name, it cannot be loaded, or it does not have
                 the attributes of the protocol.
         """
+        name = self.present(name)
         trusted = () if _is_built_in(self, name) else settings.plugins
         found: _Plugin = _load(self, name, trusted)
         return found
+
+    def present(self, name: str) -> str:
+        """Return the name that `name`, which may be an old one, is now; warns of an old one."""
+        new = KINDS.get(name)
+        if new is None or self is not OPERATIONS or name in self:
+            return name
+        warn(f"{self.word} {name}", new, stacklevel=4)
+        return new
 
     def origin(self, name: str) -> dict[str, str] | None:
         """Return distribution and version of a plug-in; None where it is built in."""

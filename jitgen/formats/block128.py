@@ -101,7 +101,7 @@ def kernel_layout(scale: Tensor) -> Tensor:
 def _new(like: Tensor, front: Shape, rows: int, blocks: int) -> Tensor:
     stride = ceil_div(max(rows, 1), _ROWS_OF_STRIDE) * _ROWS_OF_STRIDE
     steps = (blocks * stride, 1, stride)[-len(front) - 2 :]
-    # One operation of torch's: a warm call of `silu_mul_quantize` waits for it.
+    # One operation of torch's: a warm call of `activation_quantize` waits for it.
     return like.new_empty_strided((*front, rows, blocks), steps, dtype=torch.float32)
 
 

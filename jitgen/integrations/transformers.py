@@ -180,7 +180,7 @@ def plan(
         chain = chain_of(module, top_k)
         found = plans.of(chain, max_tokens, target, name=name).sweeps
         if isinstance(chain, OwnChain) and not chain.has_activation:
-            found = tuple(each for each in found if each.problem.op != "silu_mul_quantize")
+            found = tuple(each for each in found if each.problem.op != "activation_quantize")
         sweeps |= dict.fromkeys(found)
     if not sweeps:
         raise InputError("model", f"{type(model).__name__} has no experts that jitgen knows")

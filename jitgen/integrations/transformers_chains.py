@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from jitgen.config.silu_mul_quantize import Activation
+from jitgen.config.activation_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.formats.block128 import per_token_group
 from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4_from

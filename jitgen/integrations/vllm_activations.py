@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitgen.config.silu_mul_quantize import Activation
+from jitgen.config.activation_quantize import Activation
 
 _PLAIN = {
     "silu": Activation.SWIGLU,

@@ -2,7 +2,7 @@
 """
 Whole layers of experts: chains of the operations in `jitgen.ops`, checkpoints, plans and memory.
 
-    sort_pairs -> permute_quantize -> grouped_gemm -> silu_mul_quantize -> grouped_gemm -> combine
+    sort_pairs -> permute_quantize -> grouped_gemm -> activation_quantize -> grouped_gemm -> combine
 
 `jitgen.moe` runs the chain once. `jitgen.MoELayer` is a module that holds weights and the memory
 between launches, and can list the kernels that it needs. `jitgen.moe_experts` is the middle part of

@@ -95,10 +95,10 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         w2_bias: (G, H) float32, likewise.
         activation_format: ``none``, ``block128`` or ``row``: the format to which tokens are
             quantised, if the weights allow several.
-        activation: An activation of `jitgen.silu_mul_quantize`; its numbers are the arguments
+        activation: An activation of `jitgen.activation_quantize`; its numbers are the arguments
             below.
         interleaved: Whether rows of `w13` alternate between gate and up, as in gpt-oss.
-        swiglu_limit: As for `jitgen.silu_mul_quantize`.
+        swiglu_limit: As for `jitgen.activation_quantize`.
         swiglu_alpha: Likewise.
         swiglu_beta: Likewise.
         gate_softcap: Likewise.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from jitgen.config.silu_mul_quantize import Activation
+from jitgen.config.activation_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.layer import one_launch as at_once
 from jitgen.layer.config import MoEConfig
@@ -24,6 +24,8 @@ from jitgen.layer.early import JOINED, SHARED, WEIGHTED, configs_of
 from jitgen.layer.lora import Adapters, needs_activation
 from jitgen.layer.weights import NONE, ExpertWeights, Matrices
 from jitgen.layer.workspace import NEW, Buffers, Lease
+from jitgen.ops.activation_quantize.call import activation_quantize
+from jitgen.ops.activation_quantize.numbers import require_group_numbers
 from jitgen.ops.combine.call import combine
 from jitgen.ops.dispatcher import is_traced, require_plain
 from jitgen.ops.grouped_gemm.call import grouped_gemm
@@ -31,8 +33,6 @@ from jitgen.ops.permute_quantize.call import permute_quantize
 from jitgen.ops.permute_quantize.sorting import sort_quantize
 from jitgen.ops.route.call import sort_pairs
 from jitgen.ops.route.results import Sorting
-from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
-from jitgen.ops.silu_mul_quantize.numbers import require_group_numbers
 from jitgen.support.frozen import frozen
 
 _PARTS = {"route", "permute_quantize"}
@@ -162,11 +162,11 @@ class Chain:
 
     def activate(self, h: Tensor, pairs: Sorting | Counts, into: Buffers = NEW) -> Rows:
         """Return the activation, quantised for the second product."""
-        return silu_mul_quantize(
+        return activation_quantize(
             h,
             format=str(self.weights.activation_format),
             out=into.q,
-            config=self.configs.get("silu_mul_quantize"),
+            config=self.configs.get("activation_quantize"),
             **self._groups(pairs),
             **self.config.gate,
             group_numbers=self.weights.group_numbers,
@@ -174,7 +174,7 @@ class Chain:
 
     def activation(self, h: Tensor, pairs: Sorting) -> Tensor:
         """Return the activation, not quantised: (T * k, I) bfloat16."""
-        found, _ = silu_mul_quantize(h, format=NONE, **self._groups(pairs), **self.config.gate)
+        found, _ = activation_quantize(h, format=NONE, **self._groups(pairs), **self.config.gate)
         return found
 
     def adapted(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitgen.config.silu_mul_quantize import NUMBERS, Activation
+from jitgen.config.activation_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
+from jitgen.ops.activation_quantize.numbers import require_numbers
 from jitgen.ops.route.validate import require_few, require_room
-from jitgen.ops.silu_mul_quantize.numbers import require_numbers
 from jitgen.selection.numerics import require_word
 from jitgen.support.frozen import frozen
 from jitgen.support.moved import with_old_fields
@@ -33,10 +33,10 @@ class MoEConfig:
         intermediate: Columns between the two GEMMs, I.
         experts: Experts of the whole layer, on all ranks.
         top_k: Experts of a token; at most 32.
-        activation: An activation of `jitgen.silu_mul_quantize`; its numbers are the fields below.
+        activation: An activation of `jitgen.activation_quantize`; its numbers are the fields below.
         interleaved: Whether rows of w13 alternate between gates and ups; otherwise all gates come
             first.
-        swiglu_limit: See `jitgen.silu_mul_quantize`.
+        swiglu_limit: See `jitgen.activation_quantize`.
         swiglu_alpha: Likewise.
         swiglu_beta: Likewise.
         gate_softcap: Likewise.
@@ -154,7 +154,7 @@ class MoEConfig:
 
     @property
     def gate(self) -> dict[str, Any]:
-        """Arguments of `jitgen.silu_mul_quantize` that describe the activation."""
+        """Arguments of `jitgen.activation_quantize` that describe the activation."""
         return {
             "activation": str(self.activation),
             "interleaved": self.interleaved,

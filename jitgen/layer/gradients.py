@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.config.silu_mul_quantize import NUMBERS
+from jitgen.config.activation_quantize import NUMBERS
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from jitgen.config import Layout
+from jitgen.config.activation_quantize import Activation, ActivationQuantizeProblem
 from jitgen.config.add_lora import AddLoraProblem
 from jitgen.config.format import Format
-from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeProblem
 from jitgen.errors import InputError
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights
@@ -250,12 +250,12 @@ def needs_activation(weights: ExpertWeights, lora: ExpertLora) -> bool:
     return lora.w2_a is not None and weights.activation_format != NONE
 
 
-def activation_problem(config: MoEConfig, weights: ExpertWeights) -> SiluMulQuantizeProblem:
+def activation_problem(config: MoEConfig, weights: ExpertWeights) -> ActivationQuantizeProblem:
     """
     Return the problem of the launch that computes the unquantised activation, with one row for each
     expert.
     """
-    return SiluMulQuantizeProblem(
+    return ActivationQuantizeProblem(
         layout=Layout.RAGGED,
         groups=weights.groups,
         m=weights.groups,

@@ -426,7 +426,7 @@ class MoELayer(nn.Module):
             activation: As for `jitgen.MoEConfig`; the same holds for the arguments below. None: as
                 the model's config says, otherwise as in the family.
             interleaved: Whether rows of gates and ups alternate; None: as in the family.
-            swiglu_limit: As for `jitgen.silu_mul_quantize`.
+            swiglu_limit: As for `jitgen.activation_quantize`.
             swiglu_alpha: Likewise.
             swiglu_beta: Likewise.
             gate_softcap: Likewise.
@@ -523,7 +523,7 @@ class MoELayer(nn.Module):
             dequantize: Whether weights are bfloat16 instead of as the model stores them.
             activation: As for `jitgen.MoEConfig`.
             interleaved: Whether rows of gates and ups alternate.
-            swiglu_limit: As for `jitgen.silu_mul_quantize`.
+            swiglu_limit: As for `jitgen.activation_quantize`.
             swiglu_alpha: Likewise.
             swiglu_beta: Likewise.
             gate_softcap: Likewise.

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from jitgen.config import Arch, Numerics
+from jitgen.config.activation_quantize import Activation
 from jitgen.config.moe_decode import MOST_PAIRS, MOST_TOKENS, MoeDecodeProblem
-from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import UnsupportedConfig
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.early import may_be_asked_for

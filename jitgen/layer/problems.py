@@ -13,6 +13,7 @@ import torch
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.activation_backward import ActivationBackwardProblem
+from jitgen.config.activation_quantize import Activation, ActivationQuantizeProblem
 from jitgen.config.combine import CombineProblem
 from jitgen.config.combine_ranks import CombineRanksProblem
 from jitgen.config.dispatch import DispatchProblem
@@ -21,7 +22,6 @@ from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradProblem
 from jitgen.config.permute_quantize import PermuteQuantizeProblem, Walk
 from jitgen.config.route import RouteProblem, Scoring
-from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeProblem
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import OF_TORCH
 from jitgen.layer.config import MoEConfig
@@ -101,7 +101,7 @@ def of_rows(
 ) -> Iterator[Any]:
     """Yield the problems whose rows belong to experts, in their order, with one row for each."""
     yield _product(config, weights, "w13", layout)
-    yield SiluMulQuantizeProblem(
+    yield ActivationQuantizeProblem(
         layout=layout,
         groups=weights.groups,
         m=weights.groups,

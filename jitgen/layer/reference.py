@@ -15,7 +15,7 @@ from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.lora import Adapters
 from jitgen.layer.weights import ExpertWeights, Matrices
-from jitgen.ops.silu_mul_quantize.reference import activated
+from jitgen.ops.activation_quantize.reference import activated
 
 _BLOCK = 128
 

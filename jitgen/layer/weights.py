@@ -59,7 +59,7 @@ class ExpertWeights:
         w13_bias: (G, 2 I) float32, without gates (G, I), added to the first product; None: no bias.
         w2_bias: (G, H) float32, added to the second product; None: no bias.
         group_numbers: (G, n) float32, the numbers of each expert's activation, as for
-            `jitgen.silu_mul_quantize`; None: all experts have the numbers of the config.
+            `jitgen.activation_quantize`; None: all experts have the numbers of the config.
         activation_format: Format to which tokens are quantised: ``none``, ``block128`` or ``row``;
             None: the format that the weights need, ``block128`` if two are possible.
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from jitgen.ops.activation_backward.call import CALL as ACTIVATION_BACKWARD
+from jitgen.ops.activation_quantize.call import CALL as ACTIVATION_QUANTIZE
 from jitgen.ops.add_lora.call import CALL as ADD_LORA
 from jitgen.ops.call import Call
 from jitgen.ops.combine.call import CALL as COMBINE
@@ -17,11 +18,11 @@ from jitgen.ops.permute_quantize.call import CALL as PERMUTE_QUANTIZE
 from jitgen.ops.quantize.call import CALL as QUANTIZE
 from jitgen.ops.route.call import CALL as ROUTE
 from jitgen.ops.route.call import SORT as SORT_PAIRS
-from jitgen.ops.silu_mul_quantize.call import CALL as SILU_MUL_QUANTIZE
 
 CALLS: tuple[Call[Any, Any, Any], ...] = (
     *(
         ACTIVATION_BACKWARD,
+        ACTIVATION_QUANTIZE,
         ADD_LORA,
         COMBINE,
         GROUPED_GEMM,
@@ -29,5 +30,5 @@ CALLS: tuple[Call[Any, Any, Any], ...] = (
         GROUPED_GEMM_WGRAD,
         MOE_FC2_DENSE,
     ),
-    *(PERMUTE_QUANTIZE, QUANTIZE, ROUTE, SORT_PAIRS, SILU_MUL_QUANTIZE),
+    *(PERMUTE_QUANTIZE, QUANTIZE, ROUTE, SORT_PAIRS),
 )

@@ -19,7 +19,7 @@ lists mean every combination of their values::
     calls = 1000                                  # how often it was called, if that was counted
 
     [[problems]]
-    op = "silu_mul_quantize"                      # grouped_gemm, if left out
+    op = "activation_quantize"                      # grouped_gemm, if left out
     layout = "ragged"
     groups = 8
     rows_per_group = { min = 1, max = 8192 }

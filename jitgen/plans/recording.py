@@ -31,6 +31,7 @@ from jitgen.config.problem import Problem
 from jitgen.errors import ConfigError, PlanError
 from jitgen.support.documents import BadDocument, parse_json, read_bounded
 from jitgen.support.frozen import frozen
+from jitgen.support.moved import kernel_renamed
 from jitgen.support.text import shown
 
 SCHEMA = 1
@@ -196,7 +197,9 @@ def _recording(document: object) -> Recording:
     jitgen, began, written = (_text(name, found[name]) for name in ("jitgen", "began", "written"))
     return Recording(
         calls=tuple(_calls(each) for each in found["calls"]),
-        kernels={name: _count(name, count) for name, count in found["kernels"].items()},
+        kernels={
+            kernel_renamed(name): _count(name, count) for name, count in found["kernels"].items()
+        },
         others=_count("others", found["others"]),
         jitgen=jitgen,
         began=began,

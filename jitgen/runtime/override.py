@@ -28,6 +28,7 @@ from jitgen.runtime.spec import KernelSpec, plain, serving, spec_of
 from jitgen.settings import settings
 from jitgen.support.documents import BadDocument, parse_json, read_bounded
 from jitgen.support.frozen import frozen
+from jitgen.support.moved import source_renamed
 from jitgen.support.text import shown
 from jitgen.targets.legality import require
 
@@ -140,6 +141,7 @@ def parse(text: str, path: Path) -> Override:
         config, arch = Config.parse(name)
     except ConfigError as error:
         raise OverrideError(path, f"names no kernel in line 2: {error}") from None
+    text = source_renamed(text, name)
     written = _config(lines, path)
     if written != config:
         theirs = written.name(arch)

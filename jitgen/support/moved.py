@@ -4,9 +4,9 @@ The old names of renamed modules, objects, arguments and methods that other code
 
 A plug-in imports the protocol of operations and their configs, and defines methods of both. A
 process of another version sends a task by its module, or starts a process of this environment. A
-pickle of weights names the module of their class, an exported graph operations. `MOVED`, `NAMES`,
-`ARGUMENTS`, `FORMATS`, `OPERATIONS` and `RENAMED` are the whole list; `DROPPED_IN` is the version
-without it.
+pickle of weights names the module of their class, an exported graph operations; plans, recordings
+and records name the operation of a problem. `KINDS`, `MOVED`, `NAMES`, `ARGUMENTS`, `FORMATS`,
+`OPERATIONS` and `RENAMED` are the whole list; `DROPPED_IN` is the version without it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,27 @@ DROPPED_IN = "0.3"
 
 _Class = TypeVar("_Class", bound=type)
 
+KINDS = {"silu_mul_quantize": "activation_quantize"}
+"""Old name of an operation, which files and commands have and kernels begin with: its name now."""
+
 _OPERATIONS = (
     *("combine", "grouped_gemm", "grouped_gemm_wgrad", "moe_fc2_dense", "permute_quantize"),
     *("quantize", "route", "silu_mul_quantize", "unpack_weights"),
 )
+_PARTS = ("call", "derivatives", "dispatch", "numbers", "reference", "samples", "validate")
 
 MOVED = {
     "jitgen.ops.protocol": "jitgen.config.operation",
-    **{f"jitgen.ops.{name}.config": f"jitgen.config.{name}" for name in _OPERATIONS},
+    **{
+        f"jitgen.ops.{name}.config": f"jitgen.config.{KINDS.get(name, name)}"
+        for name in _OPERATIONS
+    },
+    "jitgen.config.silu_mul_quantize": "jitgen.config.activation_quantize",
+    "jitgen.ops.silu_mul_quantize": "jitgen.ops.activation_quantize",
+    **{
+        f"jitgen.ops.silu_mul_quantize.{part}": f"jitgen.ops.activation_quantize.{part}"
+        for part in _PARTS
+    },
     "jitgen.formats.prepared": "jitgen.formats.prepacked",
     "jitgen.recording": "jitgen.plans",
     "jitgen.recording.files": "jitgen.plans.recording",
@@ -49,6 +62,10 @@ _OF_FC2 = {
     "MoeFc2DenseConfig": "MoEFc2DenseConfig",
     "MoeFc2DenseProblem": "MoEFc2DenseProblem",
 }
+_OF_ACTIVATION = {
+    "SiluMulQuantizeConfig": "ActivationQuantizeConfig",
+    "SiluMulQuantizeProblem": "ActivationQuantizeProblem",
+}
 _OF_WEIGHTS = {
     "PreparedWeights": "PrepackedWeights",
     "prepare_mxfp4": "prepack_mxfp4",
@@ -56,13 +73,16 @@ _OF_WEIGHTS = {
 }
 
 NAMES = {
-    "jitgen": _OF_GEMM | _OF_FC2,
+    "jitgen": _OF_GEMM | _OF_FC2 | _OF_ACTIVATION | KINDS,
+    "jitgen.config.activation_quantize": _OF_ACTIVATION | {"Scales": "Format"},
     "jitgen.config.grouped_gemm": _OF_GEMM,
     "jitgen.config.moe_fc2_dense": _OF_FC2,
-    "jitgen.config.silu_mul_quantize": {"Scales": "Format"},
     "jitgen.formats.prepacked": _OF_WEIGHTS,
     "jitgen.quantize": _OF_WEIGHTS
     | {"load_prepared": "load_prepacked", "save_prepared": "save_prepacked"},
+    "jitgen.ops.activation_quantize.call": KINDS,
+    "jitgen.ops.activation_quantize.reference": KINDS,
+    "jitgen.reference": KINDS,
 }
 """For each module, the old names of what it has, and the names that replace them."""
 
@@ -75,7 +95,7 @@ ARGUMENTS = {
         "scale": "routed_scaling_factor",
         "bias": "correction_bias",
     },
-    "silu_mul_quantize": _GATE | {"scale_granularity": "format", "scale": "global_scale"},
+    "activation_quantize": _GATE | {"scale_granularity": "format", "scale": "global_scale"},
     "moe_fc2_dense": {"alpha": "router_weights"},
     "permute_quantize": {
         "scale_granularity": "format",
@@ -104,11 +124,26 @@ MISSING: Any = _Missing()
 FORMATS = {"mx32": "mxfp8", "nv16": "nvfp4"}
 """Old words of `permute_quantize` for a format: its words now."""
 
-OPERATIONS = {"grouped_gemm_prepared": "grouped_gemm_prepacked"}
+OPERATIONS = {"grouped_gemm_prepared": "grouped_gemm_prepacked", **KINDS}
 """Old name of an operation in ``torch.ops.jitgen``, which saved graphs hold: its name now."""
 
 RENAMED = {"words": "to_name", "of_words": "parse_name", "doubt": "confidence_note"}
 """Old name of a method that plug-ins define, of a config or of rules: its name now."""
+
+
+def kernel_renamed(name: str) -> str:
+    """Return the name of a kernel with the present name of its operation, without a warning."""
+    return source_renamed(name, name)
+
+
+def source_renamed(text: str, name: str) -> str:
+    """
+    Return the source of the kernel that was called `name` with the present name of its operation.
+    """
+    for old, new in KINDS.items():
+        if name.startswith(f"{old}_"):
+            return text.replace(old, new)
+    return text
 
 
 def renamed(module: str, name: str) -> Any:
@@ -213,7 +248,11 @@ def warn(old: str, new: str, stacklevel: int = 3) -> None:
 
 
 class MovedFinder:
-    """Import hook for the modules of `MOVED`; the last of ``sys.meta_path``."""
+    """
+    Import hook for the modules of `MOVED`; the last of ``sys.meta_path``, and also the first once
+    an old name was imported. Otherwise Python would find the modules of a package that moved, which
+    have their old names, below it, and import them a second time.
+    """
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
@@ -234,4 +273,6 @@ class MovedFinder:
         """Replace `module`, an old name, by the module that it was moved to, and warn."""
         old = module.__name__
         warn(old, MOVED[old])
+        if sys.meta_path[0] is not MovedFinder:
+            sys.meta_path.insert(0, MovedFinder)
         sys.modules[old] = importlib.import_module(MOVED[old])

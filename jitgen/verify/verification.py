@@ -166,7 +166,7 @@ def verify(
     Args:
         config: Config of the kernel to verify.
         arch: The target.
-        problem: Sizes, or ``G:M:N:K`` for M rows in G groups (``G:M:I`` for `silu_mul_quantize`);
+        problem: Sizes, or ``G:M:N:K`` for M rows in G groups (``G:M:I`` for `activation_quantize`);
             then unreached instructions are no error. None: sizes that wrap around every pipeline,
             have every kind of edge and reach every instruction.
         modes: See `jitgen.emulate`.

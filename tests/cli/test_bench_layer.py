@@ -71,7 +71,7 @@ def test_the_kernels(jitgen: Jitgen) -> None:
         "route",
         "permute",
         "grouped",
-        "silu",
+        "activation",
         "combine",
     }
     assert {name.endswith("_pdl_sm_90a") for name in names} == {True, False}

@@ -20,7 +20,7 @@ from tests import needs
 from tests.cli.conftest import Jitgen
 from tests.targets import EACH
 
-MODULES = ("combine", "permute_quantize", "silu_mul_quantize", "together")
+MODULES = ("combine", "permute_quantize", "activation_quantize", "together")
 
 
 def no_compiler(*_: Any) -> Any:

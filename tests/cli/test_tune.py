@@ -81,7 +81,9 @@ def test_a_plan(jitgen: Jitgen, tmp_path: Path) -> None:
 def test_a_plan_with_other_operations(jitgen: Jitgen, tmp_path: Path) -> None:
     """A recording of a layer was refused; its grouped GEMMs are measured, the rest is named."""
     gemm = "groups = 2\nrows_per_group = 8\nmatrix = { n = 64, k = 64 }\n"
-    swiglu = "op = 'silu_mul_quantize'\nlayout = 'ragged'\ngroups = 2\nrows_per_group = 8\nn = 64\n"
+    swiglu = (
+        "op = 'activation_quantize'\nlayout = 'ragged'\ngroups = 2\nrows_per_group = 8\nn = 64\n"
+    )
     plan, other = tmp_path / "mine.toml", tmp_path / "other.toml"
     plan.write_text(f"[[problems]]\nlayout = 'ragged'\n{gemm}[[problems]]\n{swiglu}")
     other.write_text(f"[[problems]]\n{swiglu}")
@@ -90,9 +92,9 @@ def test_a_plan_with_other_operations(jitgen: Jitgen, tmp_path: Path) -> None:
 
     assert done.code == 0
     assert len(done.document["problems"]) == 1
-    assert done.document["left_out"] == {"silu_mul_quantize": 1}
+    assert done.document["left_out"] == {"activation_quantize": 1}
     assert "left out 1 problem of other operations" in done.err
-    assert "1 of silu_mul_quantize" in done.err
+    assert "1 of activation_quantize" in done.err
     assert refused.code == 2
     assert "only grouped_gemm can be measured" in refused.err
 

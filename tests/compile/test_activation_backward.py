@@ -19,12 +19,12 @@ from jitgen.config.activation_backward import (
     ActivationBackwardConfig,
     ActivationBackwardProblem,
 )
-from jitgen.config.silu_mul_quantize import Activation
+from jitgen.config.activation_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.ops.activation_backward import reference, samples
 from jitgen.ops.activation_backward.call import activation_backward
-from jitgen.ops.silu_mul_quantize import derivatives
-from jitgen.ops.silu_mul_quantize.reference import of_gate
+from jitgen.ops.activation_quantize import derivatives
+from jitgen.ops.activation_quantize.reference import of_gate
 from jitgen.targets.activation_space import USUAL
 from jitgen.targets.base import kinds_of
 from jitgen.targets.legality import check, rules

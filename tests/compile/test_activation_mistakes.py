@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jitgen.config import Config, Layout
-from jitgen.config.silu_mul_quantize import Activation
-from jitgen.ops.silu_mul_quantize.samples import Sizes
+from jitgen.config.activation_quantize import Activation
+from jitgen.ops.activation_quantize.samples import Sizes
 from tests import needs
 from tests.compile.mutations import Mutation, rewrite
 from tests.compile.programs import Programs, is_found_by_verify
@@ -115,9 +115,9 @@ def _program(name: str) -> tuple[str, Sizes]:
 
 
 PROGRAMS: dict[str, tuple[str, Any]] = {
-    str(each): _program(f"silu_mul_quantize_ragged_none_{each}_r2_c3_sm_90a") for each in EDITS
+    str(each): _program(f"activation_quantize_ragged_none_{each}_r2_c3_sm_90a") for each in EDITS
 } | {
-    str(each): _program(f"silu_mul_quantize_{each}_none_swiglu_bias_pergroup_r2_c3_sm_90a")
+    str(each): _program(f"activation_quantize_{each}_none_swiglu_bias_pergroup_r2_c3_sm_90a")
     for each in OF_GROUPS
 }
 

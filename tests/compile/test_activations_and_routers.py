@@ -19,9 +19,9 @@ import pytest
 import jitgen
 from jitgen.config import Arch, Layout
 from jitgen.config.activation_backward import ActivationBackwardProblem
+from jitgen.config.activation_quantize import Activation, ActivationQuantizeProblem
 from jitgen.config.format import IN_ROWS
-from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeProblem
-from jitgen.targets import route_space, silu_space
+from jitgen.targets import activation_quantize_space, route_space
 from jitgen.targets.base import tiled
 from jitgen.targets.legality import check, rules
 from jitgen.verify import verify
@@ -31,8 +31,8 @@ from tests.cases import OWN, SIZES, Kernel
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
-ARCHS = [arch for arch in OWN if rules(arch, "silu_mul_quantize")]
-GROUPS, ROWS, COLUMNS = map(int, SIZES["silu_mul_quantize"].split(":"))
+ARCHS = [arch for arch in OWN if rules(arch, "activation_quantize")]
+GROUPS, ROWS, COLUMNS = map(int, SIZES["activation_quantize"].split(":"))
 
 
 def first_of(problem: Any, arch: Arch) -> Kernel:
@@ -45,9 +45,9 @@ def activations() -> Iterator[Kernel]:
     kinds = product(Activation, (False, True), IN_ROWS, Layout)
     of = [each for each in kinds if each[0].numbers or not each[1]]
     for number, (activation, per_group, granularity, layout) in enumerate(of):
-        kind = silu_space.legal_kind(
+        kind = activation_quantize_space.legal_kind(
             replace(
-                silu_space.USUAL,
+                activation_quantize_space.USUAL,
                 activation=activation,
                 per_group=per_group,
                 scale_granularity=granularity,
@@ -60,7 +60,7 @@ def activations() -> Iterator[Kernel]:
         groups = 1 if layout is Layout.CONTIGUOUS else GROUPS
         sizes = {"groups": groups, "m": ROWS, "n": COLUMNS}
         for arch in ARCHS:
-            yield first_of(SiluMulQuantizeProblem(**sizes, **same), arch)
+            yield first_of(ActivationQuantizeProblem(**sizes, **same), arch)
             if not per_group and granularity == "none":
                 words = {name: same[name] for name in ("layout", "activation", "interleaved")}
                 yield first_of(ActivationBackwardProblem(**sizes, **words), arch)

@@ -50,7 +50,7 @@ class TestKernels:
             assert jitgen.check(config, arch), name
             (early if "_pdl_" in name or "_earlyb_" in name else late).append(config.op)
 
-        assert early == ["route", "grouped_gemm", "silu_mul_quantize", "grouped_gemm"]
+        assert early == ["route", "grouped_gemm", "activation_quantize", "grouped_gemm"]
         assert late.count("grouped_gemm") == 2
 
     def test_few_pairs_are_sorted_by_the_launch_that_gathers(self) -> None:

@@ -106,7 +106,7 @@ WRONG: list[tuple[str, Call, str]] = [
     ),
     (
         "of the activation",
-        lambda: jitgen.silu_mul_quantize(X, offs=int32(8, 4, 24)),
+        lambda: jitgen.activation_quantize(X, offs=int32(8, 4, 24)),
         r"offs: must not decrease",
     ),
     (
@@ -120,7 +120,7 @@ RIGHT: list[Call] = [
     lambda: jitgen.grouped_gemm(A, B, offs=int32(0, 0, 0)),
     lambda: jitgen.grouped_gemm(ROWS, B, m_indices=ids((-1, 5), (2, 120), (-1, 131), (0, 44))),
     lambda: jitgen.grouped_gemm(MASKED, B, masked_m=int32(0, 8, 3)),
-    lambda: jitgen.silu_mul_quantize(X, m_indices=ids((1, 3), (5, 20), (-1, 1))),
+    lambda: jitgen.activation_quantize(X, m_indices=ids((1, 3), (5, 20), (-1, 1))),
     lambda: quantize.mxfp8(X),
 ]
 
@@ -234,7 +234,7 @@ class TestOverlap:
         memory = torch.ones(24, 512, dtype=torch.bfloat16)
         out = memory.view(torch.float8_e4m3fn)[:, :256]
         with pytest.raises(InputError, match=r"out\[0\]: must not share memory with x"):
-            jitgen.silu_mul_quantize(memory, offs=OFFS, out=(out, None))
+            jitgen.activation_quantize(memory, offs=OFFS, out=(out, None))
 
 
 def test_torch_order_is_told() -> None:

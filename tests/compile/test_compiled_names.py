@@ -22,10 +22,10 @@ pytestmark = [
     pytest.mark.filterwarnings("error::DeprecationWarning:jitgen"),
 ]
 
-NAMES = ("route", "silu_mul_quantize", "moe_fc2_dense", "permute_quantize", "moe", "moe_experts")
+NAMES = ("route", "activation_quantize", "moe_fc2_dense", "permute_quantize", "moe", "moe_experts")
 OUT = torch.zeros(4, 32, dtype=torch.float8_e4m3fn)
 MORE: dict[str, dict[str, Any]] = {
-    "silu_mul_quantize": {"out": (OUT[:, :16], None), "expected_m": 4},
+    "activation_quantize": {"out": (OUT[:, :16], None), "expected_m": 4},
     "permute_quantize": {"out": (OUT, None), "inverse": None, "expected_m": 4},
 }
 """Arguments that are new, or may have another form, besides those with another name."""

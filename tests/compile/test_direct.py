@@ -30,7 +30,7 @@ NAMES = (
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t8x128x128_c1x1_acc1_cpu",
     "permute_quantize_contiguous_block128_gather_cpu",
     "route_given_e32_cpu",
-    "silu_mul_quantize_contiguous_block128_swiglu_cpu",
+    "activation_quantize_contiguous_block128_swiglu_cpu",
 )
 
 

@@ -148,7 +148,7 @@ def test_a_layer_without_any_copy() -> None:
     x = torch.randn(tokens, experts, 2 * k, generator=chance).bfloat16()
     w = torch.randn(experts, n, k, generator=chance)
     everybody = torch.full((experts,), tokens, dtype=torch.int32)
-    q, a_scale = jitgen.silu_mul_quantize(x.transpose(0, 1), masked_m=everybody)
+    q, a_scale = jitgen.activation_quantize(x.transpose(0, 1), masked_m=everybody)
     b, b_scale = jitgen.quantize.per_block(w)
     alpha = torch.rand(experts, 8, generator=chance).T[:tokens]
     assert a_scale is not None

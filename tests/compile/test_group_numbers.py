@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.config.silu_mul_quantize import Activation
+from jitgen.config.activation_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.layer import reference
-from jitgen.ops.silu_mul_quantize import samples
+from jitgen.ops.activation_quantize import samples
 from tests import needs
 from tests.arguments import int32
 
@@ -61,7 +61,7 @@ def test_each_group_has_the_results_of_a_call_of_its_own(activation: Activation)
     x = (torch.randn(12, 2 * 72, generator=torch.Generator().manual_seed(0)) * 4).bfloat16()
     numbers = numbers_of(activation, len(ends))
 
-    found, _ = jitgen.silu_mul_quantize(
+    found, _ = jitgen.activation_quantize(
         *(x,),
         offs=int32(*ends),
         activation=activation,
@@ -71,7 +71,7 @@ def test_each_group_has_the_results_of_a_call_of_its_own(activation: Activation)
 
     first = 0
     for end, of_group in zip(ends, numbers.tolist(), strict=True):
-        alone, _ = jitgen.silu_mul_quantize(
+        alone, _ = jitgen.activation_quantize(
             x[first:end],
             offs=int32(end - first),
             activation=activation,
@@ -116,7 +116,7 @@ def test_a_layer_of_matrices_has_limits_of_experts() -> None:
 
 def call_with(**named: Any) -> Any:
     x = torch.zeros(4, 64).bfloat16()
-    return jitgen.silu_mul_quantize(x, offs=int32(2, 4), **named)
+    return jitgen.activation_quantize(x, offs=int32(2, 4), **named)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.config.silu_mul_quantize import Activation
+from jitgen.config.activation_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.integrations import transformers as integration
 from jitgen.integrations.transformers_activations import activation_of
 from jitgen.integrations.transformers_chains import names_of
-from jitgen.ops.silu_mul_quantize.reference import of_gate
+from jitgen.ops.activation_quantize.reference import of_gate
 from tests import needs
 
 pytest.importorskip("transformers", reason="needs jitgen[transformers]")
@@ -186,7 +186,7 @@ class TestPlans:
             module.act_fn = act_fn
             found = integration.plan(module, max_tokens=8, arch="sm_90a")
             ops = {sweep.problem.op for sweep in found.sweeps}
-            assert ("silu_mul_quantize" in ops) == is_there
+            assert ("activation_quantize" in ops) == is_there
 
     def test_of_types_without_kernels_there_are_none(self) -> None:
         with pytest.raises(InputError, match=r"sm_90a has no kernels .* torch\.float32"):

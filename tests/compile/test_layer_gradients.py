@@ -14,10 +14,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import jitgen
-from jitgen.config.silu_mul_quantize import Activation
+from jitgen.config.activation_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.layer import reference
-from jitgen.ops.silu_mul_quantize.samples import numbers_of
+from jitgen.ops.activation_quantize.samples import numbers_of
 from tests import needs
 
 pytestmark = [needs.compiler, pytest.mark.usefixtures("shared_cache")]

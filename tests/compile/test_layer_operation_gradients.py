@@ -13,8 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import jitgen
 from jitgen.errors import InputError
 from jitgen.layer.reference import relative_error
+from jitgen.ops.activation_quantize.reference import activated
 from jitgen.ops.combine import gradients
-from jitgen.ops.silu_mul_quantize.reference import activated
 from tests import needs
 from tests.arguments import int32
 
@@ -79,7 +79,7 @@ class TestActivation:
         x, dy = draw(*shape, 2 * INTERMEDIATE), draw(*shape, INTERMEDIATE)
         x[~owned], dy[~owned] = float("nan"), float("nan")
         x.requires_grad_()
-        y, _ = jitgen.silu_mul_quantize(x, **{layout: groups}, format="none")  # type: ignore[arg-type]
+        y, _ = jitgen.activation_quantize(x, **{layout: groups}, format="none")  # type: ignore[arg-type]
         (found,) = torch.autograd.grad(y, x, dy)
         wide = x.detach().float().where(owned[..., None], 0.0).requires_grad_()
         (expected,) = torch.autograd.grad(
@@ -93,7 +93,7 @@ class TestActivation:
         x = draw(9, 2 * INTERMEDIATE).requires_grad_()
         for _ in ("fresh", "remembered"):
             with pytest.raises(InputError, match=r"x: .* quantised results have none: activate by"):
-                jitgen.silu_mul_quantize(x, offs=int32(4, 7))
+                jitgen.activation_quantize(x, offs=int32(4, 7))
 
 
 class TestCombine:
@@ -151,7 +151,7 @@ def by_hand(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, order: jitgen.S
         x, order.permutation, top_k=TOP_K, inverse=order.inverse, format="none", **named
     )
     h = jitgen.grouped_gemm(rows, w13, **named)
-    q, _ = jitgen.silu_mul_quantize(h, format="none", **named)
+    q, _ = jitgen.activation_quantize(h, format="none", **named)
     return jitgen.combine(jitgen.grouped_gemm(q, w2, **named), order.inverse, weights)
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import jitgen
-from jitgen.config.silu_mul_quantize import Activation
+from jitgen.config.activation_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.layer import reference
+from jitgen.ops.activation_quantize.samples import numbers_of
 from jitgen.ops.route.results import Sorting
-from jitgen.ops.silu_mul_quantize.samples import numbers_of
 from tests import needs
 from tests.moe_cases import EXPERTS, HIDDEN, INTERMEDIATE, SOME_FORMATS, TOP_K, make
 

@@ -46,7 +46,7 @@ class TestTheChoice:
             configs = layer._chain.for_tokens(2).configs
             after_sorting = layer._chain.for_tokens(2, is_sorted=True).configs
 
-        early = {"route", "silu_mul_quantize", *(PRODUCTS if form in PLAIN else ())}
+        early = {"route", "activation_quantize", *(PRODUCTS if form in PLAIN else ())}
         assert set(configs) == (early | {JOINED}) - {"gate_up"}, "whose weights, it cannot know"
         assert set(after_sorting) == early
         assert SHARED not in configs, "it starts early for every caller"

@@ -128,7 +128,7 @@ class TestThePlan:
         quantises = {"permute_quantize"} if layer.weights.a_dtype is torch.float8_e4m3fn else set()
         masked = {config.op for config in added if "_masked_" in config.name("sm_90a")}
 
-        assert masked == {"grouped_gemm", "silu_mul_quantize"} | quantises
+        assert masked == {"grouped_gemm", "activation_quantize"} | quantises
         assert {config.op for config in added} - masked <= {"unpack_weights"}
 
     def test_rows_are_a_number(self) -> None:

@@ -20,7 +20,7 @@ ONE_FORMAT = (
     "block128",
     *(pytest.param(form, marks=pytest.mark.nightly) for form in FORMATS if form != "block128"),
 )
-OPERATIONS = {"route", "permute_quantize", "grouped_gemm", "silu_mul_quantize", "combine"}
+OPERATIONS = {"route", "permute_quantize", "grouped_gemm", "activation_quantize", "combine"}
 
 
 class TestAPlan:

@@ -94,9 +94,9 @@ def test_the_gradient_of_weights(new: New) -> None:
 
 @strides
 def test_between_products(new: New) -> None:
-    q, scale = jitgen.silu_mul_quantize(new(0, 2 * N), offs=OFFS)
+    q, scale = jitgen.activation_quantize(new(0, 2 * N), offs=OFFS)
     assert (q.shape, scale.shape) == ((0, N), (0, 1))  # type: ignore[union-attr]
-    q, scale = jitgen.silu_mul_quantize(new(GROUPS, 0, 2 * N), masked_m=OFFS)
+    q, scale = jitgen.activation_quantize(new(GROUPS, 0, 2 * N), masked_m=OFFS)
     assert (q.shape, scale.shape) == ((GROUPS, 0, N), (GROUPS, 0, 1))  # type: ignore[union-attr]
     rows, _ = jitgen.permute_quantize(new(0, N), new(0, dtype=INT), top_k=2, offs=OFFS)
     assert rows.shape == (0, N)

@@ -29,7 +29,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "correction_bias": _numbers(8),
         "routed_scaling_factor": 2.5,
     },
-    "silu_mul_quantize": {
+    "activation_quantize": {
         "x": _numbers(4, 32).bfloat16(),
         "offs": torch.tensor([4], dtype=torch.int32),
         "format": "tensor",

@@ -151,14 +151,14 @@ class TestCalls:
 
     @pytest.mark.nightly
     def test_other_operations(self, tmp_path: Path) -> None:
-        name = "silu_mul_quantize_contiguous_block128_swiglu_cpu"
+        name = "activation_quantize_contiguous_block128_swiglu_cpu"
         config = Config.parse(name)[0]
         mine = edited(config, tmp_path / "silu.py", "z = gate\n", "z = gate * 2.0\n")
         x = torch.randn(4, 512, dtype=torch.bfloat16)
         indices = torch.zeros(4, dtype=torch.int32)
         gate, up = x.float().chunk(2, -1)
         found = [
-            jitgen.silu_mul_quantize(x, m_indices=indices, config=each) for each in (mine, config)
+            jitgen.activation_quantize(x, m_indices=indices, config=each) for each in (mine, config)
         ]
         values = [q.float() * scale.repeat_interleave(128, 1) for q, scale in found]
 

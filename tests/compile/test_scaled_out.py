@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`silu_mul_quantize` and `permute_quantize` into tensors of the caller's: q and its scales."""
+"""`activation_quantize` and `permute_quantize` into tensors of the caller's: q and its scales."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(count: int, columns: int) -> Tensor:
 
 
 def silu(**options: Any) -> Any:
-    return jitgen.silu_mul_quantize(X, offs=OFFS, **options)
+    return jitgen.activation_quantize(X, offs=OFFS, **options)
 
 
 def permute(**options: Any) -> Any:
@@ -197,7 +197,7 @@ def test_mistakes_are_told(call: Given, change: Callable[..., Any], words: str) 
 @every
 def test_q_alone_is_taken_and_warns(call: Given) -> None:
     q, _ = new(call)
-    name = "silu_mul_quantize" if call is silu else "permute_quantize"
+    name = "activation_quantize" if call is silu else "permute_quantize"
     text = rf"out=q of {name} is now out=\(q, scale\); jitgen {DROPPED_IN} drops the old"
     for _ in range(2):
         with pytest.warns(DeprecationWarning, match=text) as warned:

@@ -19,7 +19,7 @@ from tests.strategies import SWEEPS
 NAMES = (
     "combine_bf16_shared_cpu",
     "route_given_e32_cpu",
-    "silu_mul_quantize_ragged_none_swiglu_cpu",
+    "activation_quantize_ragged_none_swiglu_cpu",
 )
 
 

@@ -267,7 +267,7 @@ def reciprocal(x):
     return alone(cute.arch.rcp_approx(x[0]))
 
 
-# shared/silu_mul_quantize/formula.py.jinja
+# shared/activation_quantize/formula.py.jinja
 def sigmoid(x):
     """Return 1 / (1 + exp(-x))."""
     return reciprocal(exponential(-x) + 1.0)

@@ -20,17 +20,17 @@ from jitgen.bench.runner import of_every_device
 from jitgen.bench.transformers.models import MODELS
 from jitgen.bench.transformers.run import WORKS, kernel_names
 from jitgen.config import Arch, BLayout, Config, DType, Layout, Numerics, ScaleGranularity
+from jitgen.config.activation_quantize import (
+    Activation,
+    ActivationQuantizeConfig,
+    ActivationQuantizeProblem,
+)
 from jitgen.config.format import IN_ATOMS, Format
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.config.quantize import QuantizeConfig, QuantizeProblem
 from jitgen.config.route import RouteConfig
-from jitgen.config.silu_mul_quantize import (
-    Activation,
-    SiluMulQuantizeConfig,
-    SiluMulQuantizeProblem,
-)
 from jitgen.config.unpack_weights import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.formats.unpacked import LAYOUTS
 from jitgen.layer import plan as layer_plan
@@ -325,7 +325,7 @@ def models(arch: Arch) -> list[Config]:
     return [Config.parse(name)[0] for name in names]
 
 
-def of_every_group(arch: Arch) -> list[SiluMulQuantizeConfig]:
+def of_every_group(arch: Arch) -> list[ActivationQuantizeConfig]:
     """Return kernels of activations whose numbers differ from group to group."""
     words = [
         (Layout.RAGGED, Format.BLOCK128, Activation.SWIGLU_CLAMP),
@@ -334,7 +334,7 @@ def of_every_group(arch: Arch) -> list[SiluMulQuantizeConfig]:
         (Layout.CONTIGUOUS, Format.BLOCK128, Activation.SWIGLU_STEP),
     ]
     problems = (
-        SiluMulQuantizeProblem(
+        ActivationQuantizeProblem(
             layout=layout,
             groups=1,
             m=512,

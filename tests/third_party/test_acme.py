@@ -121,7 +121,7 @@ class TestCommands:
             ("-g 1", "scale_rows needs m, k; give it as an option, or with --set m=..."),
             (
                 "-g 1 -m 1 -k 1 -n 8",
-                "no field 'n': it belongs to activation_backward and add_lora and combine and",
+                "no field 'n': it belongs to activation_backward and activation_quantize and",
             ),
             ("-g 1 -m 1 --set k=x", "k must be an integer of at least 1 (got 'x')"),
             ("-g 1 -m 1 -k 2 --set k", "'k' is not FIELD=VALUE"),

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from jitgen import templates
 from jitgen.codegen.render import environment
-from jitgen.config.silu_mul_quantize import NUMBERS, Activation
+from jitgen.config.activation_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
-from jitgen.ops.silu_mul_quantize.numbers import require_numbers
-from jitgen.ops.silu_mul_quantize.reference import activated
+from jitgen.ops.activation_quantize.numbers import require_numbers
+from jitgen.ops.activation_quantize.reference import activated
 
 GIVEN = {
     "swiglu_limit": 10.0,
@@ -107,7 +107,7 @@ def test_numbers(activation: Activation) -> None:
 
 def test_templates_know_every_activation() -> None:
     """Their words and the numbers that kernels take."""
-    name = "shared/silu_mul_quantize/activations.py.jinja"
+    name = "shared/activation_quantize/activations.py.jinja"
     said = environment(templates.ROOT).get_template(name).module
 
     assert set(said.ungated) == {  # type: ignore[attr-defined]

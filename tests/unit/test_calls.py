@@ -91,7 +91,7 @@ KERNELS = (
     GEMM.format("e2m1_e2m1_nv16_f32", "bias_"),
     "grouped_gemm_wgrad_masked_f16_f16_t64x128x128_c1x1_cpu",
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t8x128x128_c1x1_acc1_cpu",
-    "silu_mul_quantize_contiguous_tensor_swiglu_cpu",
+    "activation_quantize_contiguous_tensor_swiglu_cpu",
     "route_sigmoid_f32_e256_bias_grouped_cpu",
     "route_given_e32_cpu",
     "permute_quantize_masked_tensor_gather_cpu",

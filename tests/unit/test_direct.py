@@ -37,8 +37,8 @@ OTHERS = (
     "permute_quantize_ragged_tensor_scatter_sm_90a",
     "permute_quantize_masked_mxfp4_gather_floor_sm_90a",
     "permute_quantize_masked_nvfp4_gather_sm_100a",
-    "silu_mul_quantize_ragged_none_swiglu_cpu",
-    "silu_mul_quantize_ragged_tensor_swiglu_c6_sm_90a",
+    "activation_quantize_ragged_none_swiglu_cpu",
+    "activation_quantize_ragged_tensor_swiglu_c6_sm_90a",
     "grouped_gemm_ragged_e4m3_e4m3_tensor_bf16_t64x128x128_c1x1_acc1_sm_90a",
 )
 FINE = {
@@ -64,9 +64,9 @@ FINE = {
     ("route", 9): {"negative", "huge"},  # what weights are multiplied with
     ("route", 10): {"negative", "huge"},
     ("route", 11): {"negative", "huge"},
-    ("silu_mul_quantize", 1): {"more of 0", "one less of 0"},  # groups, whatever ragged rows do
-    ("silu_mul_quantize", 4): {"huge"},  # limit
-    ("silu_mul_quantize", 5): {"negative", "huge"},  # alpha
+    ("activation_quantize", 1): {"more of 0", "one less of 0"},  # groups, whatever ragged rows do
+    ("activation_quantize", 4): {"huge"},  # limit
+    ("activation_quantize", 5): {"negative", "huge"},  # alpha
 }
 """What is as good as the right argument, by operation and place: public calls take it, too."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jitgen.config import Arch, BLayout, Config, DType
+from jitgen.config.activation_quantize import ActivationQuantizeProblem
 from jitgen.config.combine import CombineProblem
 from jitgen.config.grouped_gemm import (
     Cluster,
@@ -19,7 +20,6 @@ from jitgen.config.grouped_gemm import (
     Tile,
 )
 from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
-from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import UnsupportedConfig
 from jitgen.plans import Plan, Sweep, configs, load, text
 from jitgen.runtime.session import select
@@ -134,7 +134,7 @@ class TestAChain:
         )
 
     def test_small_launches(self) -> None:
-        problem = SiluMulQuantizeProblem(layout="ragged", groups=8, m=8, n=2048)
+        problem = ActivationQuantizeProblem(layout="ragged", groups=8, m=8, n=2048)
         usual = select(problem, "sm_90a").config
         found = early(usual, Arch.SM_90A)
 

@@ -61,7 +61,7 @@ def test_each_value_occurs_once_at_least() -> None:
         "combine",
         "permute_quantize",
         "route",
-        "silu_mul_quantize",
+        "activation_quantize",
     ],
 )
 def test_samples_can_be_made_of_all(op: str) -> None:

@@ -23,6 +23,7 @@ from jitgen.support.documents import canonical_json
 from jitgen.targets.legality import rules, target
 from tests.pinned import NAMES, text_of
 from tests.strategies import (
+    activation_quantize_sweep,
     backward_sweep,
     combine_sweep,
     fc2_sweep,
@@ -32,7 +33,6 @@ from tests.strategies import (
     prepacked_sweep,
     quantize_sweep,
     route_sweep,
-    silu_sweep,
     thin_sweep,
     unpack_sweep,
     unscaled_sweep,
@@ -51,7 +51,7 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [each for each in legal_sweep(arch) if each.operands.a_dtype is DType.F16],
         [*unscaled_sweep(arch)],
         [*prepacked_sweep(arch)],
-        [*silu_sweep(arch)],
+        [*activation_quantize_sweep(arch)],
         [*fc2_sweep(arch)],
         [*wgrad_sweep(arch)],
         [*quantize_sweep(arch)],

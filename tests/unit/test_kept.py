@@ -88,7 +88,7 @@ KEPT = {
     "ops/explicit_config.py of_graph()": _CONFIGS,
     "ops/call.py self.public": "a function",
     "ops/grouped_gemm/call.py _prepacked": "a function",
-    "ops/silu_mul_quantize/dispatch.py _rows()": _NUMBERS,
+    "ops/activation_quantize/dispatch.py _rows()": _NUMBERS,
     "ops/grouped_gemm/dispatch.py _unit_scales": "ones, written once, and the device waited for",
     "ops/grouped_gemm/draws.py self._options": "of tests and benchmarks",
     "ops/grouped_gemm/draws.py self.is_exact": "of tests and benchmarks",

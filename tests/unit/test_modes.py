@@ -10,8 +10,8 @@ import pytest
 
 from jitgen import plans
 from jitgen.config import Arch, Layout
+from jitgen.config.activation_quantize import ActivationQuantizeProblem
 from jitgen.config.grouped_gemm import GroupedGemmProblem
-from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import ConfigError, SettingError
 from jitgen.runtime.session import select
 from jitgen.selection.choice import bucket
@@ -50,7 +50,7 @@ class TestPasses:
         assert select(problem(4000), Arch.SM_90A).source is not Source.PASSES
 
     def test_other_operations_have_no_tiles_to_choose_among(self) -> None:
-        other = SiluMulQuantizeProblem(layout=Layout.RAGGED, groups=8, m=64, n=512)
+        other = ActivationQuantizeProblem(layout=Layout.RAGGED, groups=8, m=64, n=512)
         with settings.scope(select="passes"):
             assert select(other, Arch.SM_90A).source is Source.MODEL
 

@@ -13,12 +13,12 @@ from unittest.mock import patch
 import pytest
 
 from jitgen.config import Arch, Layout
+from jitgen.config.activation_quantize import ActivationQuantizeProblem
 from jitgen.config.combine import CombineProblem
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.moe_fc2_dense import MoEFc2DenseProblem
 from jitgen.config.permute_quantize import MOST_PLACES, PermuteQuantizeProblem, Walk
 from jitgen.config.route import RouteProblem, Scoring
-from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.ops.moe_fc2_dense.ways import _OF_SHORT_K, _SHORT_K
 from jitgen.targets import devices
 from jitgen.targets.legality import rules
@@ -125,7 +125,7 @@ def chain_us(layer: Layer, tokens: int) -> float:
         sort_us(layer, tokens)
         + gather_us(layer, tokens, layer.top_k)
         + product_us(Layout.RAGGED, live, rows, 2 * width, layer.hidden, is_even=is_even)
-        + us(SiluMulQuantizeProblem(layout=Layout.RAGGED, groups=live, m=rows, n=width))
+        + us(ActivationQuantizeProblem(layout=Layout.RAGGED, groups=live, m=rows, n=width))
         + down * (_OF_SHORT_K if width <= _SHORT_K else 1)
         + us(CombineProblem(m=tokens, n=layer.hidden, top_k=layer.top_k, has_shared=False))
     )
@@ -163,7 +163,7 @@ def dense_us(layer: Layer, tokens: int, *, copies: bool) -> float:
         alpha
         + gather_us(layer, tokens, groups if copies else 1)
         + product_us(Layout.MASKED, groups, rows, 2 * width, layer.hidden, is_even=True)
-        + us(SiluMulQuantizeProblem(layout=Layout.MASKED, groups=groups, m=rows, n=width))
+        + us(ActivationQuantizeProblem(layout=Layout.MASKED, groups=groups, m=rows, n=width))
         + fc2_us(layer, tokens)
     )
 

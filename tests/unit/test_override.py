@@ -15,8 +15,8 @@ from jitgen.cache.entry import EDITED, Entry
 from jitgen.cache.folder import Damaged
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
+from jitgen.config.activation_quantize import ActivationQuantizeConfig
 from jitgen.config.grouped_gemm import GroupedGemmConfig
-from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
 from jitgen.errors import (
     InputError,
     OverrideError,
@@ -231,9 +231,9 @@ class TestForced:
         with pytest.raises(InputError, match=r"must be for cpu, .*my\.py is for sm_90a"):
             explicit_config(mine, GroupedGemmConfig, Arch.CPU)
         with pytest.raises(
-            InputError, match=r"must be a SiluMul.*got GroupedGemmConfig in .*my\.py"
+            InputError, match=r"must be an ActivationQuantize.*got GroupedGemmConfig in .*my\.py"
         ):
-            explicit_config(mine, SiluMulQuantizeConfig, ARCH)
+            explicit_config(mine, ActivationQuantizeConfig, ARCH)
         with pytest.raises(InputError, match=r"got str.*jitgen\.override\('my\.py'\)"):
             explicit_config("my.py", GroupedGemmConfig, ARCH)
 

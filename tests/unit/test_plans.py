@@ -264,7 +264,7 @@ def test_types_that_a_target_lacks_are_an_error(tmp_path: Path) -> None:
         (
             "groups = 8",
             "op = 'gemm'\ngroups = 8",
-            r"op: must be one of .*grouped_gemm, .*moe_fc2_dense, .*quantize, route, sil",
+            r"op: must be one of .*grouped_gemm, .*moe_fc2_dense, .*quantize, route, unpack",
         ),
         ("groups = 8", "op = ['x']\ngroups = 8", r"op: must be one of .* \(got \['x'\]"),
         ("groups = 8", "optional = 1\ngroups = 8", r"optional: must be true or false \(got 1\)"),
@@ -274,7 +274,7 @@ def test_types_that_a_target_lacks_are_an_error(tmp_path: Path) -> None:
             "activation = 'swiglu'\ngroups = 8",
             (
                 r"no key 'activation' in one of grouped_gemm: it belongs to activation_backward "
-                r"and silu_mul_quantize; allowed"
+                r"and activation_quantize; allowed"
             ),
         ),
         ("[[problems]]", "[problems]", r"problems must be a list of tables"),
@@ -293,7 +293,7 @@ def test_mistakes_are_named(tmp_path: Path, old: str, new: str, message: str) ->
 
 SILU = """
 [[problems]]
-op = "silu_mul_quantize"
+op = "activation_quantize"
 layout = ["ragged", "masked"]
 groups = 8
 rows_per_group = { min = 4, max = 300 }
@@ -305,7 +305,7 @@ power_of_two = [false, true]
 def test_another_operation(tmp_path: Path) -> None:
     """Its keys are its problem's fields, and what is left out has the default of these."""
     plan = plans.load(written(tmp_path, GOOD + SILU))
-    found = [sweep.problem for sweep in plan.sweeps if sweep.problem.op == "silu_mul_quantize"]
+    found = [sweep.problem for sweep in plan.sweeps if sweep.problem.op == "activation_quantize"]
 
     assert len(plan.sweeps) == 4 + 8
     assert {(each.n, each.power_of_two) for each in found} == {
@@ -315,7 +315,7 @@ def test_another_operation(tmp_path: Path) -> None:
     assert {each.rows_per_group for each in found} == {4}
     for arch in Arch:
         ops = {config.op for config in plans.configs(plan, arch)}
-        assert ops == {"grouped_gemm", "silu_mul_quantize"}
+        assert ops == {"grouped_gemm", "activation_quantize"}
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_another_operation(tmp_path: Path) -> None:
         (
             "n = [2048, 1536]",
             "matrix = { n = 2048, k = 7168 }",
-            r"no key 'matrix' in one of silu_mul_quantize: it belongs to add_lora and grouped",
+            r"no key 'matrix' in one of activation_quantize: it belongs to add_lora and grouped",
         ),
         ("n = [", "nn = [", r"problem 1: no key 'nn'; allowed: layout"),
         ('"masked"', '"contiguous"', r"problem 1: groups must be 1 for contiguous rows"),

@@ -13,8 +13,8 @@ import pytest
 from jitgen import plans
 from jitgen.autotune.tuner import buckets_of
 from jitgen.config import Arch, Layout
+from jitgen.config.activation_quantize import ActivationQuantizeProblem
 from jitgen.config.grouped_gemm import GroupedGemmProblem
-from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import PlanError
 from jitgen.plans import Plan, Sweep
 from jitgen.plans.recording import Calls, Recording, added, read
@@ -22,7 +22,7 @@ from jitgen.runtime.session import select
 from jitgen.targets import legality
 
 GEMM = GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=8, n=4096, k=7168)
-SILU = SiluMulQuantizeProblem(layout=Layout.MASKED, groups=8, m=8, n=2048)
+SILU = ActivationQuantizeProblem(layout=Layout.MASKED, groups=8, m=8, n=2048)
 
 
 def recording(arch: Arch, **more: int) -> Recording:

@@ -106,7 +106,7 @@ CALLS: dict[str, Call] = {
     ),
     "quantize": lambda **options: quantize.mxfp8(torch.ones(4, 256, dtype=BF16), **options),
     "route": lambda **options: jitgen.route(torch.ones(5, 32), top_k=3, **options),
-    "silu_mul_quantize": lambda **options: jitgen.silu_mul_quantize(
+    "activation_quantize": lambda **options: jitgen.activation_quantize(
         torch.ones(6, 256, dtype=BF16), offs=int32(2, 4, 6), **options
     ),
     "sort_pairs": lambda **options: jitgen.sort_pairs(

@@ -21,9 +21,9 @@ from jitgen import plans, quantize
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Tile
 from jitgen.errors import PlanError
+from jitgen.ops.activation_quantize.call import activation_quantize
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.launch import AnyLaunch, Family, new_launch
-from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
 from jitgen.plans import recorder
 from jitgen.plans import recording as files
 from jitgen.runtime.loader import KernelLoader
@@ -116,12 +116,12 @@ def test_expected_rows_are_what_counts(path: Path) -> None:
 def test_operations_are_counted_apart(path: Path) -> None:
     x = torch.ones(6, 256, dtype=torch.bfloat16)
     for _ in range(3):
-        silu_mul_quantize(x, offs=torch.tensor([2, 4, 6], dtype=torch.int32))
+        activation_quantize(x, offs=torch.tensor([2, 4, 6], dtype=torch.int32))
     call(6)
 
     assert {each.problem.op: each.total for each in recorded(path).calls} == {
         "grouped_gemm": 1,
-        "silu_mul_quantize": 3,
+        "activation_quantize": 3,
     }
 
 

@@ -22,13 +22,13 @@ from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.errors import RenderError, UnsupportedConfig
 from jitgen.targets.legality import rules
 from tests.strategies import (
+    activation_quantize_sweep,
     combine_sweep,
     fc2_sweep,
     legal_sweep,
     permute_sweep,
     quantize_sweep,
     route_sweep,
-    silu_sweep,
     unpack_sweep,
     wgrad_sweep,
 )
@@ -81,7 +81,7 @@ def test_generated_sources_are_formatted(arch: Arch, step: int, tmp_path: Path) 
     """A spread sample passes the formatter and the linter as it is."""
     configs = legal_sweep(arch)
     others = (
-        *itertools.islice(silu_sweep(arch), 0, None, step),
+        *itertools.islice(activation_quantize_sweep(arch), 0, None, step),
         *itertools.islice(quantize_sweep(arch), 0, None, step),
         *itertools.islice(unpack_sweep(arch), 0, None, step),
         *itertools.islice(fc2_sweep(arch), 0, None, step),

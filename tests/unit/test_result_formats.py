@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from jitgen.config import Config
+from jitgen.config.activation_quantize import ActivationQuantizeConfig, ActivationQuantizeProblem
 from jitgen.config.config import Part
 from jitgen.config.format import IN_ATOMS, IN_ROWS, Format
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, PermuteQuantizeProblem
 from jitgen.config.quantize import QuantizeConfig, QuantizeProblem
-from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem
 from jitgen.errors import ConfigError
 from tests.cases import possible
 
 SIZES: dict[str, Any] = {"layout": "ragged", "m": 8}
 CASES: list[tuple[type[Part], str, tuple[Format, ...], dict[str, Any]]] = [
-    (SiluMulQuantizeConfig, "scale_granularity", IN_ROWS, {"layout": "ragged"}),
-    (SiluMulQuantizeProblem, "scale_granularity", IN_ROWS, SIZES | {"groups": 2, "n": 128}),
+    (ActivationQuantizeConfig, "scale_granularity", IN_ROWS, {"layout": "ragged"}),
+    (ActivationQuantizeProblem, "scale_granularity", IN_ROWS, SIZES | {"groups": 2, "n": 128}),
     (PermuteQuantizeConfig, "format", (*Format,), {"layout": "ragged"}),
     (PermuteQuantizeProblem, "format", (*Format,), SIZES | {"k": 128}),
     (QuantizeConfig, "format", IN_ATOMS, {"layout": "ragged"}),
@@ -55,7 +55,7 @@ def test_tests_take_no_other(
 @pytest.mark.parametrize(
     ("name", "field", "allowed"),
     [
-        ("silu_mul_quantize_ragged_mxfp8_swiglu_cpu", "scale_granularity", IN_ROWS),
+        ("activation_quantize_ragged_mxfp8_swiglu_cpu", "scale_granularity", IN_ROWS),
         ("quantize_ragged_row_sm_90a", "format", IN_ATOMS),
         ("quantize_ragged_e4m3_sm_90a", "format", IN_ATOMS),
         ("permute_quantize_ragged_mx32_gather_sm_90a", "format", (*Format,)),

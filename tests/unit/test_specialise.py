@@ -24,11 +24,11 @@ KERNELS = (
     "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_t8x64x512_c1x1_acc1_raster1_streamb_sm_120a",
     "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_120a",
     "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t32x64x128_c1x1_acc1_cpu",
-    "silu_mul_quantize_ragged_block128_swiglu_once_sm_90a",
+    "activation_quantize_ragged_block128_swiglu_once_sm_90a",
     "route_softmax_bf16_e128_t512_c1_pdl_sm_90a",
     "permute_quantize_ragged_block128_sort_t64_c16_sm_90a",
-    "silu_mul_quantize_ragged_block128_situ_r2_c4_sm_90a",
-    "silu_mul_quantize_ragged_block128_relu2_c6_sm_90a",
+    "activation_quantize_ragged_block128_situ_r2_c4_sm_90a",
+    "activation_quantize_ragged_block128_relu2_c6_sm_90a",
     "combine_bf16_shared_l8_c6_sm_90a",
     "quantize_ragged_nvfp4_r2_c5_v16_sm_90a",
     "grouped_gemm_wgrad_ragged_bf16_bf16_t128x256x64_c2x1_sm_90a",
@@ -47,7 +47,7 @@ _WHOLE = "the record is taken apart as a whole, or made with values that are cal
 _RECORD = "records are made with a star, whose length the text does not tell"
 
 LEFT = {
-    ("parameter", "silu_mul_quantize num_sms"): _CALLER,
+    ("parameter", "activation_quantize num_sms"): _CALLER,
     ("parameter", "route num_sms"): _CALLER,
     ("parameter", "route expert_groups"): _CALLER,
     ("parameter", "route top_groups"): _CALLER,

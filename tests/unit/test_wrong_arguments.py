@@ -49,8 +49,8 @@ CALLS: dict[str, Call] = {
     "out_dtype: must be a torch.dtype, or None (got 'bf16')": lambda: jitgen.grouped_gemm(
         X, W13, offs=OFFS, out_dtype=KIND
     ),
-    "global_scale: belongs to tensor: leave it out with block128": lambda: jitgen.silu_mul_quantize(
-        X, offs=OFFS, global_scale=torch.ones(1)
+    "global_scale: belongs to tensor: leave it out with block128": lambda: (
+        jitgen.activation_quantize(X, offs=OFFS, global_scale=torch.ones(1))
     ),
     "global_scale: is required for nvfp4 (got None)": lambda: jitgen.permute_quantize(
         X, PAIRS, top_k=2, offs=OFFS, format="nvfp4"

@@ -17,21 +17,21 @@ from torch import Tensor
 import jitgen
 from jitgen.bench.glue import (
     Operands,
+    activation_quantize,
     case,
     combine,
     kernel_of,
     permute_quantize,
     route,
-    silu_mul_quantize,
 )
 from jitgen.bench.glue.permute_quantize import EXPERTS, TOP_K
 from jitgen.bench.runner import INDUCTOR, KernelCase
 from jitgen.config import Arch, DType, Layout
+from jitgen.config.activation_quantize import ActivationQuantizeProblem
 from jitgen.config.combine import CombineProblem
 from jitgen.config.format import Format
 from jitgen.config.permute_quantize import PermuteQuantizeProblem, Walk
 from jitgen.config.route import RouteProblem, Scoring
-from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
@@ -83,7 +83,7 @@ class Layer:
                 top_k=TOP_K,
                 walk=Walk.SCATTER if arch.is_gpu else Walk.GATHER,
             ),
-            SiluMulQuantizeProblem(layout=Layout.RAGGED, groups=EXPERTS, m=rows, n=self.n),
+            ActivationQuantizeProblem(layout=Layout.RAGGED, groups=EXPERTS, m=rows, n=self.n),
             CombineProblem(m=self.tokens, n=self.k, top_k=TOP_K, has_shared=True),
         )
 
@@ -131,7 +131,7 @@ def _ours(
     return (
         *(weights, offs, permutation, inverse),
         jitgen.permute_quantize(x, permutation, top_k=TOP_K, offs=offs, inverse=inverse),
-        jitgen.silu_mul_quantize(between, offs=offs),
+        jitgen.activation_quantize(between, offs=offs),
         jitgen.combine(y, inverse, weights, shared=shared),
     )
 
@@ -144,7 +144,7 @@ def _plain(
     return (
         *(weights, offs, permutation, inverse),
         permute_quantize.permuted(x, permutation, top_k=TOP_K, form=Format.BLOCK128),
-        silu_mul_quantize.activated(between),
+        activation_quantize.activated(between),
         combine.summed(y, inverse, weights, shared),
     )
 
@@ -161,5 +161,5 @@ def _check(found: tuple[Any, ...], *, arguments: tuple[Tensor, ...]) -> None:
     reference = jitgen.reference
     expected = reference.permute_quantize(x, permutation, top_k=TOP_K, offs=offs)
     permute_quantize.check(sent, expected=expected)
-    permute_quantize.check(activated, expected=reference.silu_mul_quantize(between, offs=offs))
+    permute_quantize.check(activated, expected=reference.activation_quantize(between, offs=offs))
     combine.check(summed, expected=reference.combine(y, inverse, weights, shared=shared))

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jitgen.config.silu_mul_quantize import NUMBERS, Activation
+from jitgen.config.activation_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints.model_config import OF_ZERO_EXPERTS, Said
 from jitgen.ops.numbers import is_number

@@ -57,7 +57,7 @@ def activation_backward(  # noqa: PLR0913  # each is one thing to say
             one of these three is given.
         m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding.
         masked_m: (G,) int32, the masked layout: for each group, how many of its M rows are valid.
-        activation: As for `jitgen.silu_mul_quantize`; the same holds for the numbers below.
+        activation: As for `jitgen.activation_quantize`; the same holds for the numbers below.
         interleaved: Gates are in the even columns of x, ups in the odd ones.
         swiglu_limit: For activations with it in their formula; the same holds for the numbers
             below.

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from jitgen.config.activation_backward import SUM_COLUMNS
-from jitgen.config.silu_mul_quantize import Activation
-from jitgen.ops.silu_mul_quantize import derivatives
-from jitgen.ops.silu_mul_quantize.numbers import require_numbers
+from jitgen.config.activation_quantize import Activation
+from jitgen.ops.activation_quantize import derivatives
+from jitgen.ops.activation_quantize.numbers import require_numbers
 from jitgen.ops.tensors import owned_rows
 
 
@@ -42,7 +42,7 @@ def activation_backward(  # noqa: PLR0913  # the arguments of the real one
         offs: (G,) int32: where the rows of each group end. Exactly one of these three is given.
         m_indices: (M,) int32: the group of each row, -1 for padding.
         masked_m: (G,) int32: how many rows of each matrix count.
-        activation: As for `jitgen.silu_mul_quantize`; the same holds for the numbers below.
+        activation: As for `jitgen.activation_quantize`; the same holds for the numbers below.
         interleaved: Gates are in the even columns of x, ups in the odd ones.
         swiglu_limit: For activations that have it.
         swiglu_alpha: Likewise.

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from jitgen.config import Arch
 from jitgen.config.activation_backward import SUM_COLUMNS, ActivationBackwardConfig
+from jitgen.config.activation_quantize import Activation
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.silu_mul_quantize import Activation
 from jitgen.ops.activation_backward import reference
 from jitgen.ops.activation_backward.dispatch import new_results
+from jitgen.ops.activation_quantize import samples as of_activation
 from jitgen.ops.edges import around, in_pairs, rows_around
-from jitgen.ops.silu_mul_quantize import samples as of_activation
 from jitgen.ops.sizes import GROUPS, ROWS, AnySizes, Number, grouped_rows, unequal_rows
 from jitgen.ops.solved import (
     Output,

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from jitgen.config import Config, Layout
 from jitgen.config.activation_backward import SUM_COLUMNS
+from jitgen.config.activation_quantize import NUMBERS, Activation
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.silu_mul_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
-from jitgen.ops.silu_mul_quantize.numbers import require_numbers
+from jitgen.ops.activation_quantize.numbers import require_numbers
 from jitgen.ops.tensors import AnyValidated, Size, check_size, check_vectors, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.formats.block128 import per_token_group
-from jitgen.ops.silu_mul_quantize.reference import activated
+from jitgen.ops.activation_quantize.reference import activated
 
 
 class Parts(NamedTuple):

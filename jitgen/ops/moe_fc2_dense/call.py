@@ -56,8 +56,8 @@ def moe_fc2_dense(  # each is one thing to say
         b: (E, N, I), type and device of `a`, I contiguous: the weights that `jitgen.grouped_gemm`
             takes. On GPUs N values of the output's type are a multiple of 16 bytes.
         a_scale: (E, T, ceil(I / 128)) float32 on the same device, as `jitgen.quantize` and, with
-            `masked_m`, `jitgen.silu_mul_quantize` give them for (E, T, I). Kernels read them with T
-            contiguous, and the other strides multiples of 4; any other order costs a copy at each
+            `masked_m`, `jitgen.activation_quantize` give them for (E, T, I). Kernels read them with
+            T contiguous, and the other strides multiples of 4; any other order costs a copy at each
             call.
         b_scale: (E, ceil(N / 128), ceil(I / 128)) float32 on the same device, last dimension
             contiguous. In atoms, a_scale and b_scale are as `jitgen.grouped_gemm` takes them for

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 
+from jitgen.config.activation_quantize import NUMBERS
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.silu_mul_quantize import NUMBERS
 from jitgen.ops.activation_backward.call import activation_backward
 from jitgen.ops.activation_backward.dispatch import new_results
+from jitgen.ops.activation_quantize import validate as activation
 from jitgen.ops.combine import gradients as of_combine
 from jitgen.ops.combine import validate as sums
 from jitgen.ops.combine.call import combine
 from jitgen.ops.permute_quantize import validate as gather
 from jitgen.ops.route import gradients as of_route
 from jitgen.ops.route import validate as route
-from jitgen.ops.silu_mul_quantize import validate as activation
 from jitgen.ops.tracing import nodes
 from jitgen.runtime.session import current
 
@@ -107,7 +107,7 @@ class _Activation(_Node):
                 ones = dq.new_ones(dq.shape[:-1], dtype=torch.float32)
                 given = {ctx.groups: groups, **ctx.options}
                 activation_backward(dq, x, ones, **given, out=(dx, y, totals))
-        return nodes.found(ctx, "silu_mul_quantize", found, dq)
+        return nodes.found(ctx, "activation_quantize", found, dq)
 
 
 class _Combine(_Node):

@@ -26,7 +26,7 @@ class Cpu:
         ),
     )
     operations = (
-        *("grouped_gemm", "grouped_gemm_wgrad", "moe_fc2_dense", "silu_mul_quantize"),
+        *("grouped_gemm", "grouped_gemm_wgrad", "moe_fc2_dense", "activation_quantize"),
         *("permute_quantize", "combine", "route", "activation_backward"),
         *("dispatch", "combine_ranks", "add_lora"),
     )

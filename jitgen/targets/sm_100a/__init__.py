@@ -8,7 +8,7 @@ from jitgen.targets.sm_100a.devices import B200, GB200
 
 STREAMING = (
     *("activation_backward", "combine", "permute_quantize", "quantize", "route"),
-    "silu_mul_quantize",
+    "activation_quantize",
 )
 """Operations whose kernels have nothing of one generation: see `jitgen.targets.sm_90a.streams`."""
 
@@ -27,7 +27,7 @@ class Sm100a(GpuTarget):
     borrowed = dict.fromkeys((*STREAMING, *WIRE), "sm_90a")
     devices = (B200, GB200)
     operations = (
-        *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
+        *("grouped_gemm", "moe_fc2_dense", "quantize", "activation_quantize"),
         *("combine", "permute_quantize", "route", "activation_backward"),
         *("dispatch", "combine_ranks"),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from jitgen.support.frozen import frozen
 from jitgen.targets.protocol import Device
-from jitgen.targets.sm_90a.devices import SiluFit
+from jitgen.targets.sm_90a.devices import ActivationFit
 
 
 @frozen
@@ -62,7 +62,7 @@ def _device(name: str, *, num_sms: int, clock_mhz: int, paper: Paper) -> Device:
         constants={
             "grouped_gemm": paper,
             # Assumed: launches as on an H200, and its share of the rate of memory.
-            "silu_mul_quantize": SiluFit(speeds={}, other=(6.0, 6.4e6), search_us=0.45),
+            "activation_quantize": ActivationFit(speeds={}, other=(6.0, 6.4e6), search_us=0.45),
         },
     )
 

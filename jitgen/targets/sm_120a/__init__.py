@@ -20,7 +20,7 @@ class Sm120a(GpuTarget):
     borrowed = dict.fromkeys(STREAMING, "sm_90a")
     devices: tuple[Device, ...] = DEVICES
     operations = (
-        *("grouped_gemm", "silu_mul_quantize", "quantize"),
+        *("grouped_gemm", "activation_quantize", "quantize"),
         *("combine", "permute_quantize", "route", "activation_backward"),
     )
 

@@ -18,7 +18,7 @@ class Sm90a(GpuTarget):
     devices = DEVICES
     operations = (
         *("grouped_gemm", "grouped_gemm_wgrad", "unpack_weights"),
-        *("moe_fc2_dense", "quantize", "silu_mul_quantize"),
+        *("moe_fc2_dense", "quantize", "activation_quantize"),
         *("permute_quantize", "combine", "route", "activation_backward"),
         *("dispatch", "combine_ranks", "add_lora", "moe_decode"),
     )

@@ -8,8 +8,8 @@ from jitgen.config.activation_backward import (
     ActivationBackwardProblem,
     Tiling,
 )
+from jitgen.config.activation_quantize import Activation
 from jitgen.config.config import Layout
-from jitgen.config.silu_mul_quantize import Activation
 from jitgen.targets import activation_space
 from jitgen.targets.base import Cost
 from jitgen.targets.protocol import Device, refuse_unless
@@ -38,7 +38,7 @@ _OF_FEW = (Tiling(ctas_per_sm=3), Tiling(rows=1, threads=64, ctas_per_sm=8))
 _CALL_US, _LATENCY_US, _BYTES_PER_US = 3.0, 1.5, 3.6e6
 """
 Microseconds of a launch, and of loads and arithmetic of a tile, and the rate of memory, on an H200:
-on paper, after those of `silu_mul_quantize`.
+on paper, after those of `activation_quantize`.
 """
 
 

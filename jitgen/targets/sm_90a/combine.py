@@ -39,7 +39,7 @@ _TILINGS = (
 _CALL_US, _LATENCY_US, _WAVE_US, _BYTES_PER_US = 3.0, 0.7, 0.3, 4.0e6
 """
 Microseconds of a launch, of a load from memory and of what a wave of CTAs loses at its ends, and
-the rate of memory: those of `silu_mul_quantize` on an H200, as nothing of this operation was
+the rate of memory: those of `activation_quantize` on an H200, as nothing of this operation was
 measured yet.
 """
 

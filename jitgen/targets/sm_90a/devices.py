@@ -84,9 +84,9 @@ class Fit:
 
 
 @frozen
-class SiluFit:
+class ActivationFit:
     """
-    Constants of the cost model of `silu_mul_quantize`: a call takes its launch and its bytes.
+    Constants of the cost model of `activation_quantize`: a call takes its launch and its bytes.
 
     Attributes:
         speeds: Microseconds of a call without rows, and bytes per microsecond, of each tiling: by
@@ -248,7 +248,7 @@ H200 = Device(
         ),
         "moe_fc2_dense": _EARLIER,
         "grouped_gemm_wgrad": _EARLIER,
-        "silu_mul_quantize": SiluFit(
+        "activation_quantize": ActivationFit(
             # Read off 9 sizes from 8 to 32,768 rows (2026-11-22); within 6 % of each.
             speeds={
                 (4, 128, 7, False): (5.95, 4.04e6),
@@ -350,24 +350,24 @@ def _elsewhere(fit: Fit, device: Device) -> Fit:
     )
 
 
-def silu_fit_of(device: Device) -> SiluFit:
+def activation_fit_of(device: Device) -> ActivationFit:
     """
-    Return the constants of `device` for `silu_mul_quantize`: its own, else the H200's scaled to its
-    memory rate.
+    Return the constants of `device` for `activation_quantize`: its own, else the H200's scaled to
+    its memory rate.
     """
-    own: SiluFit | None = (device.constants or {}).get("silu_mul_quantize")
+    own: ActivationFit | None = (device.constants or {}).get("activation_quantize")
     if own is not None:
         return own
-    return _derived_silu(device)
+    return _derived_activation(device)
 
 
 @lru_cache(maxsize=64)  # likewise
-def _derived_silu(device: Device) -> SiluFit:
+def _derived_activation(device: Device) -> ActivationFit:
     """
-    Return the constants of `silu_mul_quantize` on `device`, on which it was not measured: an
+    Return the constants of `activation_quantize` on `device`, on which it was not measured: an
     H200's, scaled.
     """
-    fit: SiluFit = H200.constants["silu_mul_quantize"]
+    fit: ActivationFit = H200.constants["activation_quantize"]
     part = device.dram_gbps / H200.dram_gbps
     return replace(
         fit,

@@ -37,7 +37,7 @@ layout with nvidia-cutlass-dsl 4.8.1.
 _SPEEDS = {8: (4.9, 3.0e6), 16: (5.3, 3.6e6), 32: (5.95, 4.0e6)}
 """
 Microseconds of a call without rows, and bytes per microsecond, by the columns of a lane's loads.
-They are assumed to be those of `silu_mul_quantize` on an H200.
+They are assumed to be those of `activation_quantize` on an H200.
 """
 
 _FLAT = Tiling(rows=1, threads=64, ctas_per_sm=16)
@@ -83,7 +83,7 @@ class Quantize(StreamRules[QuantizeConfig, QuantizeProblem]):
     usual = QuantizeConfig(layout=Layout.RAGGED)
     sides, span = _SIDES, _SPAN
     multiple = COLUMNS
-    note = "speeds are those of silu_mul_quantize on an H200, not of quantize"
+    note = "speeds are those of activation_quantize on an H200, not of quantize"
 
     def check_kind(self, config: QuantizeConfig) -> None:
         """Raise a Refusal if the rounding does not apply to the format."""

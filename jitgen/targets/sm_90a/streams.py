@@ -6,8 +6,8 @@ are searched, and the sizes that are accepted.
 These rules depend on no generation: such a kernel has loads and stores of 16 bytes, shuffles,
 votes, stores to the shared memory of a cluster and float32 arithmetic. So Blackwell uses them, too,
 under its own name. It has as many registers, but `needed` is what the compiler needs on sm_90a: on
-sm_100a 11 of the 230 candidate configs of `silu_mul_quantize` spill two to six instructions' worth,
-on 8 or 16 bytes of stack.
+sm_100a 11 of the 230 candidate configs of `activation_quantize` spill two to six instructions'
+worth, on 8 or 16 bytes of stack.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _CALL_US = 5.0
 _BYTES_PER_US = 3.7e6
 """
 Rate at which a call's bytes cross DRAM. It and `_CALL_US`, the microseconds that a call takes
-besides, are assumed to be those of `silu_mul_quantize` on an H200.
+besides, are assumed to be those of `activation_quantize` on an H200.
 """
 
 _SCANNED_BYTES_PER_US = 7.5e6
@@ -66,7 +66,7 @@ class UnpackWeights(StreamRules[UnpackWeightsConfig, UnpackWeightsProblem]):
     sides = span = _SIDES
     listed = _TILINGS
     multiple = K_MULTIPLE
-    note = "rates are those of silu_mul_quantize on an H200, not of unpack_weights"
+    note = "rates are those of activation_quantize on an H200, not of unpack_weights"
 
     def derive(self, config: UnpackWeightsConfig) -> Sm90UnpackDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
