@@ -164,6 +164,6 @@ def _is_name(text: str) -> bool:
         command.make_context(path[-1], rest, help_option_names=["-h", "--help"])
     except (click.MissingParameter, click.exceptions.BadOptionUsage):
         return True
-    except click.UsageError:
+    except (click.UsageError, click.exceptions.Exit):  # Exit: it has --help
         return False
     return False

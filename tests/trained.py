@@ -108,33 +108,37 @@ def weights() -> jitgen.ExpertWeights:
     return jitgen.ExpertWeights(w13=nn.Parameter(w13.bfloat16()), w2=nn.Parameter(w2.bfloat16()))
 
 
-def _loss(model: nn.Module, rank: int, step: int) -> Tensor:
+def _loss(model: nn.Module, rank: int, step: int, device: torch.device) -> Tensor:
     chance = torch.Generator().manual_seed(100 * step + rank)
-    x = torch.randn(TOKENS, HIDDEN, generator=chance).bfloat16()
+    x = torch.randn(TOKENS, HIDDEN, generator=chance).bfloat16().to(device)
     return model(x).float().square().mean()  # type: ignore[no-any-return]
 
 
-def train_sharded(rank: int, ranks: int, store: Path, steps: int = 2) -> float:
+def train_sharded(
+    rank: int, ranks: int, store: Path, device: torch.device, steps: int = 2
+) -> float:
     """
-    Train by FSDP2 with other processes, and alone on everybody's tokens; return by how much the
-    gradients of the last step differ, as a part of their norm.
+    Train by FSDP2 with other processes, on CPUs or each on a GPU, and alone on the tokens of all
+    ranks; return by how much the gradients of the last step differ, as a part of their norm.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    dist.init_process_group(
-        "gloo", store=dist.FileStore(str(store), ranks), rank=rank, world_size=ranks
-    )
-    sharded, alone = Sharded(), Sharded()
-    mesh = init_device_mesh("cpu", (ranks,))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    files = dist.FileStore(str(store), ranks)
+    dist.init_process_group(backend, store=files, rank=rank, world_size=ranks)
+    sharded, alone = Sharded().to(device), Sharded().to(device)
+    mesh = init_device_mesh(device.type, (ranks,))
     for each in (*sharded.experts, sharded):
         fully_shard(each, mesh=mesh)
     optimisers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (sharded, alone)]
     for step in range(steps):
         for optimiser in optimisers:
             optimiser.zero_grad()
-        _loss(sharded, rank, step).backward()  # type: ignore[no-untyped-call]
-        every = [_loss(alone, each, step) for each in range(ranks)]
+        _loss(sharded, rank, step, device).backward()  # type: ignore[no-untyped-call]
+        every = [_loss(alone, each, step, device) for each in range(ranks)]
         (sum(every) / ranks).backward()  # type: ignore[union-attr]
         pairs = zip(sharded.parameters(), alone.parameters(), strict=True)
         error = max(
@@ -149,5 +153,6 @@ def train_sharded(rank: int, ranks: int, store: Path, steps: int = 2) -> float:
 
 
 if __name__ == "__main__":
-    place, count, path = sys.argv[1:]
-    print(train_sharded(int(place), int(count), Path(path)))
+    place, count, path, *kind = sys.argv[1:]
+    on = torch.device("cuda", int(place)) if kind == ["cuda"] else torch.device("cpu")
+    print(train_sharded(int(place), int(count), Path(path), on))

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from jitgen.cache.tuned import note_trouble
-from jitgen.config import Arch
+from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.errors import ToolchainError
 from jitgen.events import warn_once
@@ -60,8 +60,12 @@ draws of a table. With this, choices lose 3.2 instead of 3.8 % in 738 cases of a
 instead of 1.7 % in 238 of an H100.
 """
 
-_FEWEST = 8
-"""Up to this mean of rows, where calls for one token are, tiles of `LOW` rows stay."""
+_FEWEST, _CHAINED = 8, 512
+"""
+Up to the former mean of rows, where calls for one token are, tiles of `LOW` rows stay; also up to
+the latter number of ragged rows, those of 64 tokens with eight experts each, because the products
+of a layer load the weights of such tiles early (`jitgen.targets.early`).
+"""
 
 _BUCKETS, _EXCLUDED = "buckets", "excluded"
 
@@ -127,7 +131,8 @@ class Measured(NamedTuple):
         }
         taller = [each for each, rows in heights.items() if rows > LOW]
         is_low = heights.get(name) == LOW and problem.groups > 1
-        if not taller or not is_low or problem.rows_per_group <= _FEWEST:
+        is_chained = problem.layout is Layout.RAGGED and problem.m <= _CHAINED
+        if not taller or not is_low or is_chained or problem.rows_per_group <= _FEWEST:
             return name
         best = min(taller, key=times.__getitem__)
         return best if times[best] <= times[name] * (1 + TALLER) else name

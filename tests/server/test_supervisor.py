@@ -27,6 +27,7 @@ def test_the_supervisor_of_an_older_version_is_found(monkeypatch: pytest.MonkeyP
     older = ModuleType("jitgen.server.foreman")
     monkeypatch.setitem(sys.modules, "jitgen.server.supervisor", None)
     monkeypatch.delattr("jitgen.server.supervisor")
+    monkeypatch.delattr("jitgen.server.foreman", raising=False)  # a test may have imported it
     monkeypatch.setitem(sys.modules, "jitgen.server.foreman", older)
     names: dict[str, Any] = {}
 

@@ -163,6 +163,7 @@ PASSED_OVER = {
     "server/built.py:Built.add": "told; what is not noted as built here is not vouched for",
     "server/bundle_handlers.py:_has_digest": "it is not handed out",
     "server/check.py:_certificate": _ANSWER,
+    "server/check.py:_gate": "the check of the same toolchain tells it",
     "server/check.py:_described": _ANSWER,
     "server/check.py:_ends_soon": "told as a mistake by `_key` and `_trust`",
     "server/check.py:_key": _ANSWER,
