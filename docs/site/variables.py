@@ -7,13 +7,19 @@ from jitgen.settings import TABLE
 
 ELSEWHERE = {
     "CC": "the C compiler that links kernels and builds the emulator's host part, else `cc`, "
-    "`gcc`, `clang`",
+    "`gcc`, `clang`; calls of `jitgen.emulator` itself take only `CC` or `cc`",
+    "CUTE_DSL_*": "of the compiler: hidden from it while jitgen compiles, because most change the "
+    "code and no key records them; `CUTE_DSL_LIBS` is not, nor in this process "
+    "`CUTE_DSL_CACHE_DIR` and `CUTE_DSL_DISABLE_FILE_CACHING`",
     "XDG_CACHE_HOME": "the cache is `jitgen/` in this folder, if `JITGEN_CACHE_DIR` is not set",
     "HOME": "the cache is `.cache/jitgen/` in this folder, if neither of these is set",
     "AWS_ENDPOINT_URL": "if it begins with `http://`, `JITGEN_REMOTE=s3://...` may use it without "
     "TLS; obstore reads this and the other `AWS_*` variables",
     "VLLM_PLUGINS": "vLLM loads jitgen if this names `jitgen`",
     "SGLANG_PLUGINS": "SGLang loads jitgen if this names `jitgen`",
+    "SGLANG_ENABLE_DETERMINISTIC_INFERENCE": "set by SGLang for "
+    "`--enable-deterministic-inference`: `1` or `true` keeps SGLang's own experts unless "
+    "`JITGEN_NUMERICS=invariant` is set",
     "LOCAL_RANK, LOCAL_WORLD_SIZE": "set by torchrun: `jitgen.warm_up` divides this machine's "
     "cores among so many ranks, which share its cache",
     "PYTHONPATH": "passed on to the processes in which a compile service compiles",

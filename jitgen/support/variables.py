@@ -275,7 +275,8 @@ TABLE: tuple[Setting, ...] = (
         parse=values.seconds(values.MAX_WAIT_S),
         kind="seconds",
         shown_default="`120`",
-        help="How long to wait for a process that compiles the same kernel.",
+        help="How long to wait for a process that compiles the same kernel; after that this "
+        "process compiles the kernel itself.",
     ),
     Setting(
         name="compile_timeout",

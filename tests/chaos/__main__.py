@@ -2,8 +2,9 @@
 """
 The attack as a command: ``python -m tests.chaos`` from the checkout, with a report at the end.
 
-Without ``--full`` every stage takes a sample, as in the tests. The whole takes some hours on two
-cores and wants root on a machine of its own: only root can be two users, mount and fill a disk.
+Without ``--full`` every stage takes a sample, as in the tests. The whole takes an hour on two
+cores. Run it as root, on a machine that you can spare: only root can be two users, mount and fill a
+disk.
 """
 
 from __future__ import annotations
