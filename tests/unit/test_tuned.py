@@ -96,8 +96,9 @@ class TestOrder:
     @pytest.mark.parametrize(
         ("groups", "rows", "us", "is_taller"),
         [
-            (32, 32, 102.0, True),
-            (32, 32, 102.1, False),
+            (64, 32, 102.0, True),
+            (64, 32, 102.1, False),
+            (32, 32, 102.0, False),
             (1, 32, 102.0, False),
             (32, 8, 102.0, False),
         ],
