@@ -203,7 +203,10 @@ def entries_below(layers: Layers, hidden: set[str]) -> Iterator[EntryInfo]:
 
 
 def entry_info(base: Folder, key: str) -> EntryInfo | None:
-    """Return the `EntryInfo` of entry `key`, None if there is no such entry."""
+    """
+    Return the `EntryInfo` of entry `key`, with 0 hits, as those are in the index; None if there is
+    no such entry, or it cannot be looked at.
+    """
     with suppress(OSError, Damaged), base.below("entries", key[:2]) as shard:
         return line_in(shard, key, None, is_pinned=key in pinned(base))
     return None
@@ -211,7 +214,8 @@ def entry_info(base: Folder, key: str) -> EntryInfo | None:
 
 def line_in(shard: Folder, key: str, row: IndexRow | None, *, is_pinned: bool) -> EntryInfo | None:
     """
-    Return the `EntryInfo` of entry `key` in the folder `shard`, None if there is no such entry.
+    Return the `EntryInfo` of entry `key` in the folder `shard`; None if there is no such entry, or
+    it cannot be looked at.
 
     Args:
         shard: The folder of entries whose keys share the first byte.

@@ -31,8 +31,9 @@ _CANNOT_RENAME = frozenset({errno.EXDEV, errno.EACCES, errno.EPERM, errno.EBUSY,
 
 def set_aside(parent: Folder, name: str, quarantine: Folder, new_name: str) -> str:
     """
-    Make `name` vanish from `parent`; returns how: ``moved``, ``removed``, or nothing if it is still
-    there.
+    Make `name` vanish from `parent`: move it into `quarantine` as `new_name`; if that is not
+    possible, hide it in `parent` under another name; if neither is, remove it. Returns ``moved``
+    for the first two, ``removed``, or an empty text if it is still there.
 
     Raises:
         FileNotFoundError: `name` does not exist.

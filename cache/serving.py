@@ -87,7 +87,10 @@ class Serving:
 
     @property
     def index(self) -> NullIndex:
-        """Uses, sizes and failures; a stand-in where the disk is not written, or is remote."""
+        """
+        Uses, sizes and failures. A stand-in that keeps nothing where the mode is not ``rw``, the
+        root is on a network file system, or, with JITGEN_VERIFY=always, others can write to it.
+        """
         if self._index is None:
             self._index = self._make_index()
         return self._index

@@ -203,7 +203,10 @@ def unpack_cases(arch: Arch) -> Iterator[KernelCase]:
 
 
 def _unpack_sides(problem: UnpackWeightsProblem, arch: Arch) -> Iterator[Side]:
-    """Yield a copy and every kernel that may be chosen; on a CPU torch's operations."""
+    """
+    Yield a copy, then every kernel that may be chosen; on a CPU, instead of kernels, one side with
+    torch's operations.
+    """
     device = device_of(arch)
     weights, out = _prepacked_weights(problem, device)
     expected = unpacked(weights)

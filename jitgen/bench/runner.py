@@ -328,7 +328,8 @@ class KernelSuite:
     Attributes:
         name: The word of the command line.
         cases: Yields the cases to measure on a device of a target.
-        unit: Unit of the rows: ``GB/s``, ``TFLOP/s``, or ``us``.
+        unit: Unit of the figures of sides: ``GB/s``, ``TFLOP/s``, or ``us``; that of ratios is
+            ``x``.
         in_graphs: Whether a side has several calls, captured in a CUDA graph.
         rounds: Rounds in which each side has its turn.
         repetitions: Launches in a turn; its figure is their median.

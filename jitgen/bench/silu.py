@@ -166,14 +166,33 @@ def _inductor(solved: Solved, config: ActivationQuantizeConfig) -> Ready:
     compiled = torch.compile(plain, dynamic=False)
 
     def check() -> None:
-        q, _ = compiled(x)
         output = solved.output("q")
-        owned = output.owned
-        expected = output.expected[owned].float()
-        if (q[owned].float() - expected).abs().max() > LARGEST_ERROR * expected.abs().max():
+        right = scale
+        if config.scale_granularity.has_float_scales:
+            right = solved.output("scale").expected
+        expected = _values(output.expected, right, config)[output.owned]
+        found = _values(*compiled(x), config)[output.owned]
+        if not (found - expected).abs().max() <= LARGEST_ERROR * expected.abs().max():  # or NaN
             raise WrongResult("its results are others")
 
     return Ready(calls=(lambda: compiled(x),), check=check)
+
+
+def _values(q: Tensor, scale: Tensor | None, config: ActivationQuantizeConfig) -> Tensor:
+    """
+    Return the float32 values that results stand for, whether their scales are powers of two or not.
+
+    Args:
+        q: The results (M, I) or (G, M, I).
+        scale: One for all of them (1,), for each row without or with a last dimension of 1, or for
+            each 1x128; None without scales.
+        config: The operation.
+    """
+    if scale is None:
+        return q.float()
+    if config.scale_granularity is not Format.BLOCK128:
+        return q.float() * scale.reshape(*q.shape[:-1] if scale.numel() > 1 else (), 1)
+    return q.float() * scale.repeat_interleave(128, -1)[..., : q.shape[-1]]
 
 
 rows = SUITE.rows

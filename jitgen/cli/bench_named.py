@@ -65,8 +65,9 @@ def kernel(
 
     The kernels must compute the same results on the same target: they may differ in tiles,
     clusters, stages and schedules, or by edits. RATIO is the speed of each relative to the first.
-    On a GPU operands are not in the cache, as in a model. The exit code is 1 if a kernel is wrong,
-    and nothing is timed then; 3 if a kernel is not compiled and compiling is off.
+    On a GPU operands are not in the cache, as in a model. The exit code is 1 if a kernel is wrong
+    for a problem, which is then not timed, or cannot be timed; other problems are measured all the
+    same. It is 3 if a kernel is not compiled and compiling is off.
     """
     from jitgen.cache import Store
     from jitgen.verify import require_numpy

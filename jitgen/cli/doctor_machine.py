@@ -146,7 +146,10 @@ def _release(section: str) -> Finding:
 
 
 def _generator(section: str) -> Finding:
-    """Report which of the two code generators keys contain; entries of the other are misses."""
+    """
+    Report which package generates code, that of CUDA 12 or of 13, and warn if the driver does not
+    support its CUDA. Keys contain it: entries of the other package are misses.
+    """
     used, found, supported = toolchain.flavour(), toolchain.flavours(), toolchain.driver_cuda()
     if used is None:
         return about(section, "flavour", "none")

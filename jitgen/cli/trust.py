@@ -8,7 +8,7 @@ The root key only signs trust documents; keep it on a machine that does nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -398,26 +398,28 @@ def _public(text: str) -> PublicKey:
 
 
 def _digest(text: str, said: Trust) -> str:
-    """Return `text`, or the keyid of `said` that begins with it."""
+    """
+    Return `text` if it is a digest, else the keyid of `said` that begins with it; raises
+    click.UsageError if there is none, or several.
+    """
     if is_digest(text):
         return text
-    known = [keyid for keyid in said.keys if keyid.startswith(text)]
-    if len(text) < _SHOWN or len(known) != 1:
+    found = _begun(text, said.keys)
+    if found is None:
         raise click.UsageError(
             f"{text!r} is no digest: 64 hexadecimal digits, lower case, or at least the {_SHOWN} "
             "of a key that jitgen trust show prints"
         )
-    return known[0]
+    return found
 
 
 def _one_of(text: str, known: Mapping[str, str]) -> str:
     """
     Return the digest in `known` that equals or begins with `text`; otherwise `text`, if it is a
-    digest; raises click.UsageError if it is none.
+    digest; raises click.UsageError if it is none, or begins several.
     """
-    found = [digest for digest in known if digest.startswith(text)]
-    if len(text) >= _SHOWN and len(found) == 1:
-        return found[0]
+    if (found := _begun(text, known)) is not None:
+        return found
     if is_digest(text):
         return text
     listed = ", ".join(digest[:_SHOWN] for digest in known)
@@ -425,8 +427,24 @@ def _one_of(text: str, known: Mapping[str, str]) -> str:
     raise click.UsageError(f"{text!r} is not revoked, or too short: {revoked}")
 
 
+def _begun(text: str, known: Iterable[str]) -> str | None:
+    """
+    Return the digest in `known` that begins with `text`; None if there is none, or `text` is too
+    short; raises click.UsageError if there are several.
+    """
+    found = [digest for digest in known if digest.startswith(text)]
+    if len(text) < _SHOWN or not found:
+        return None
+    if len(found) > 1:
+        raise click.UsageError(f"{text!r} begins {' and '.join(found)}: give more digits of one")
+    return found[0]
+
+
 def _keyid(text: str, said: Trust) -> str:
-    """Return the keyid in `said` that equals or begins with `text`."""
+    """
+    Return the keyid in `said` that equals or begins with `text`; raises click.UsageError if there
+    is none, or several.
+    """
     found = _digest(text, said)
     if found not in said.keys:
         known = ", ".join(keyid[:_SHOWN] for keyid in said.keys) or "none"

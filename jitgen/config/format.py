@@ -51,7 +51,7 @@ class Format(Vocabulary):
 
     @property
     def values(self) -> int:
-        """Values along K that share a scale in atoms."""
+        """Values along K that share a scale; only of formats with scales in atoms."""
         return 16 if self is Format.NVFP4 else 32
 
     @property

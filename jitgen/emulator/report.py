@@ -82,7 +82,7 @@ class Observation:
     count: int = 1
 
     def __str__(self) -> str:
-        """Return the observation as a line."""
+        """Return two lines: the observation, and the place of its instruction."""
         return f"observes the schedule: {self.what}\n  at {self.place}"
 
 

@@ -70,8 +70,8 @@ def joined_problem(
 ) -> PermuteQuantizeProblem | None:
     """
     Return the problem of the launch that sorts pairs and gathers their rows, with one token; None
-    if two launches do it, on all targets except the one where a single launch was measured to be
-    faster.
+    if two launches do it: for formats with scales in atoms, and on all targets except the one where
+    a single launch was measured to be faster.
     """
     form = Format(str(weights.activation_format))
     if not joins(arch) or form.has_atoms:

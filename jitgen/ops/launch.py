@@ -103,7 +103,8 @@ class Family:
 
     Attributes:
         edges: Upper edges of the selector's buckets, in mean rows of a group.
-        groups: Divisor that turns rows into mean rows of a group.
+        groups: Divisor that turns rows into mean rows of a group; 1 for masked calls, whose rows
+            are the row capacity of a group: it counts as the mean, in buckets and in the tally.
         mean: The mean, if the caller gives it (`expected_m`); 0: it follows from the rows.
         launches: Launches by the edges of their buckets.
         arch: The target; None for calls that are not counted.
@@ -140,7 +141,9 @@ class Family:
         return self.edges[min(bisect_left(self.edges, mean), len(self.edges) - 1)]
 
     def mean_of(self, rows: int) -> int:
-        """Return the mean rows per group of a call with `rows` rows."""
+        """
+        Return `mean` if the caller gave it; otherwise `rows` divided by `groups`, rounded up.
+        """
         return self.mean or -(-rows // self.groups)
 
     def recorded(self, config: Config) -> Family:

@@ -112,6 +112,6 @@ def distance(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
             largest.append(both.abs().amax(1))
     if not squares:
         return 0.0, 0.0
-    error, norm = torch.stack(squares).sum(0).sqrt().tolist()
-    furthest, most = torch.stack(largest).amax(0).tolist()
+    found = torch.cat([torch.stack(squares).sum(0).sqrt(), torch.stack(largest).amax(0)])
+    error, norm, furthest, most = found.tolist()
     return error / (norm or 1.0), furthest / (most or 1.0)

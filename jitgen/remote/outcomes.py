@@ -32,8 +32,10 @@ class RemoteError(Exception):
     Base of the errors of a backend; the message says what happened.
 
     Attributes:
-        seconds: For how long this process does not repeat the request; 0: it is not remembered.
-        is_of_backend: Whether other requests to the backend are not made in that time either.
+        seconds: For how long this process does not repeat the request; 0: this process does not
+            remember the error, though the host may: see `Unreachable`.
+        is_of_backend: Whether, in that time, this process makes no other request of the same
+            purpose (``fetch``, ``info``, ``compile``) to the backend.
 
     Args:
         message: What happened.

@@ -107,7 +107,7 @@ class RequestPolicy:
         Args:
             spec: The kernel.
             work: Makes the request; it raises the errors of `jitgen.remote.outcomes`.
-            cancel: Cancels `work`, called on another thread.
+            cancel: Called at the time limit, to end `work`, which runs on another thread.
             purpose: Kind of the request: failures are remembered by kind.
             seconds: Time limit in seconds.
 

@@ -16,6 +16,7 @@ readable. Where that is not enough, run the signer as another user (``[signing] 
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import subprocess
@@ -24,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jitgen.compile import children
+from jitgen.errors import SigningError
 from jitgen.support.frozen import frozen
 
 _NEWNS, _NEWUSER, _NEWNET = 0x00020000, 0x10000000, 0x40000000
@@ -89,8 +91,19 @@ def probe(hidden: tuple[Path, ...] = ()) -> str:
 
 
 def undumpable() -> None:
-    """Keep other processes of this user from reading this one's memory."""
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    """
+    Keep other processes of this user from reading this one's memory.
+
+    Raises:
+        SigningError: The system does not allow that.
+    """
+    try:
+        _call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
+    except OSError as error:
+        raise SigningError(
+            "the key cannot be kept from other processes of this user, as the system does not "
+            f"allow {error.strerror}"
+        ) from error
 
 
 def main(hidden: str, *command: str) -> None:
@@ -139,7 +152,11 @@ def _renounce() -> None:
     """
     libc = ctypes.CDLL(None)
     for capability in range(_LAST_CAPABILITY + 1):
-        libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails beyond the last capability
+        try:
+            _call("prctl", _PR_CAPBSET_DROP, capability, 0, 0, 0)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # as it is beyond the last capability
+                raise
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError("no_new_privs is refused")

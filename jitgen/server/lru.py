@@ -52,7 +52,10 @@ class LruCache:
         return found
 
     def put(self, key: str, encoding: str, body: Body) -> None:
-        """Cache a body, and drop others until it fits."""
+        """
+        Cache a body, and drop the least recently used ones until all fit. A body above the limit is
+        not cached, and the one before under the same name is dropped, too.
+        """
         self._drop((key, encoding))
         if len(body.data) > self.limit:
             return

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from jitgen.compile import capacity, children
 from jitgen.errors import ResourceError
@@ -188,7 +188,7 @@ class Pool:
             try:
                 await self._run()
                 self.trouble = "its supervisor ended"
-            except (OSError, ValueError, TimeoutError) as error:
+            except Exception as error:  # a bug must not end this loop
                 self.trouble = str(error) or type(error).__name__
             finally:
                 was_ready = self._ready.is_set()
@@ -205,42 +205,65 @@ class Pool:
 
     async def _run(self) -> None:
         """Run one supervisor until it ends."""
-        ours, theirs = socket.socketpair()
-        with theirs, tempfile.TemporaryFile() as said:
-            process = subprocess.Popen(
-                confined(self._command(theirs.fileno()), self._confinement),
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                cwd=children.FOLDER,
-                env=self._environment(),
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-            theirs.close()
-            reader, writer = await asyncio.open_connection(sock=ours, limit=_LINE)
-            self._next_task = 0
+        with tempfile.TemporaryFile() as said:
+            ours, process = self._started(said)
             try:
-                async with asyncio.timeout(_START_S):
-                    line = await reader.readline()
-                if not line:
-                    said.seek(0)
-                    words = said.read()[-2000:].decode("utf-8", "replace").strip()
-                    raise OSError(f"its supervisor does not start: {words or 'it said nothing'}")
-                self._greet(json.loads(line), writer)
-                while line := await asyncio.wait_for(reader.readline(), _SILENCE_S):
-                    if line.strip():
-                        self._take(json.loads(line))
+                await self._listen(ours, said)
             finally:
-                writer.close()
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.kill()
                 await asyncio.to_thread(process.wait)
 
+    def _started(self, said: IO[bytes]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        """Start a supervisor that prints to `said`; return our end of its socket, and it."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                return ours, subprocess.Popen(
+                    confined(self._command(theirs.fileno()), self._confinement),
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    cwd=children.FOLDER,
+                    env=self._environment(),
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
+
+    async def _listen(self, ours: socket.socket, said: IO[bytes]) -> None:
+        """Take the lines of a supervisor until it ends, then close the socket."""
+        try:
+            reader, writer = await asyncio.open_connection(sock=ours, limit=_LINE)
+        except BaseException:
+            ours.close()
+            raise
+        self._next_task = 0
+        try:
+            async with asyncio.timeout(_START_S):
+                line = await reader.readline()
+            if not line:
+                said.seek(0)
+                words = said.read()[-2000:].decode("utf-8", "replace").strip()
+                raise OSError(f"its supervisor does not start: {words or 'it said nothing'}")
+            self._greet(json.loads(line), writer)
+            while line := await asyncio.wait_for(reader.readline(), _SILENCE_S):
+                if line.strip():
+                    self._take(json.loads(line))
+        except (KeyError, TypeError, AttributeError) as error:  # JSON, but not of our protocol
+            words = f"its supervisor sent a line that the service does not know: {error!r}"
+            raise ValueError(words) from error
+        finally:
+            writer.close()
+
     def _greet(self, line: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        self.hello = line["hello"]
-        if cannot := self.hello["cannot"]:
+        hello = line["hello"]
+        cannot, version = hello["cannot"], hello["jitgen"]
+        self.hello = hello
+        if cannot:
             raise OSError(cannot)
         self.trouble = ""
         self._writer = writer
@@ -249,7 +272,7 @@ class Pool:
             "pool ready",
             pool=self.name,
             jobs=self.jobs,
-            jitgen=self.hello["jitgen"],
+            jitgen=version,
             toolchain=self.toolchain,
             confined=self.hello.get("confined"),
         )

@@ -150,13 +150,14 @@ class Prewarms:
     ) -> None:
         slots = asyncio.Semaphore(_AHEAD)
         try:
-            await asyncio.gather(
-                *(self._one(prewarm, request, config, pool, slots) for config in configs)
-            )
+            async with asyncio.TaskGroup() as group:  # an exception cancels the others
+                for config in configs:
+                    group.create_task(self._one(prewarm, request, config, pool, slots))
         except asyncio.CancelledError:
             prewarm.error = "the service was shut down"
             raise
-        except Exception as error:  # a bug must not look like a finished plan
+        except ExceptionGroup as errors:  # a bug must not look like a finished plan
+            error = errors.exceptions[0]
             prewarm.error = f"{type(error).__name__}: {error}"
         finally:
             prewarm.is_over = True

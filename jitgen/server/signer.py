@@ -115,12 +115,12 @@ def listen(
 
 def main(descriptor: str, key_file: str) -> None:
     """Sign for the service at the other end of the socket `descriptor`, then end the process."""
-    undumpable()
     os.set_inheritable(int(descriptor), False)
-    connection = socket.socket(fileno=int(descriptor))
-    try:
-        key = PrivateKey.load(Path(key_file))
-    except JitgenError as error:
-        connection.sendall(json.dumps({"error": str(error)}).encode("ascii") + b"\n")
-        sys.exit(1)
-    serve(connection, key, Log())
+    with socket.socket(fileno=int(descriptor)) as connection:
+        try:
+            undumpable()
+            key = PrivateKey.load(Path(key_file))
+        except JitgenError as error:
+            connection.sendall(json.dumps({"error": str(error)}).encode("ascii") + b"\n")
+            sys.exit(1)
+        serve(connection, key, Log())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports on first use: for the names of a package, and for torch."""
+"""Imports the names of a package on first use, and torch without its warning of a missing NumPy."""
 
 from __future__ import annotations
 

@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from jitgen import plans, select
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.autotune.measure.times import Times
 from jitgen.bench import runner
 from jitgen.bench import silu as suite
@@ -20,6 +23,8 @@ from jitgen.compile import workers
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch, Config
 from jitgen.config.activation_quantize import ActivationQuantizeProblem
+from jitgen.config.format import Format
+from jitgen.ops.activation_quantize import samples
 from jitgen.ops.activation_quantize.samples import Sizes
 from jitgen.targets.legality import check
 from tests.cli.conftest import Jitgen
@@ -215,6 +220,35 @@ def test_bench_refuses_to_time_what_is_wrong(
 
     assert (done.code, done.out) == (1, "")
     assert "error: the kernel for ragged none 8 x 2 I64 gives 3 wrong values" in done.err
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+@pytest.mark.parametrize(
+    ("scales", "power_of_two"),
+    [("block128", False), ("block128", True), ("row", False), ("row", True), ("tensor", False)],
+)
+def test_scales_of_inductor_are_compared(
+    scales: str, power_of_two: bool, is_right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only q was, which is right beside a wrong scale, and differs beside one that is rounded."""
+
+    def compiled(plain: Any, *, dynamic: bool) -> Any:
+        def call(x: Any) -> Any:
+            q, scale = plain(x)
+            return (q, scale) if is_right else (q, scale * 2)
+
+        return call
+
+    monkeypatch.setitem(torch.__dict__, "_dynamo", SimpleNamespace(reset=lambda: None))
+    monkeypatch.setattr(torch, "compile", compiled)
+    config = replace(CASE, scale_granularity=Format(scales), power_of_two=power_of_two)
+    solved = samples.make(config, Sizes(rows=(3, 2), n=200), is_exact=False)
+    ready = suite._inductor(solved, config)
+    if is_right:
+        ready.check()
+        return
+    with pytest.raises(WrongResult):
+        ready.check()
 
 
 def test_budgets() -> None:

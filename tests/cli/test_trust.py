@@ -112,6 +112,18 @@ def test_a_revocation_is_taken_back(jitgen: Jitgen, place: Path, cache_root: Pat
     assert "is not revoked, or too short" in jitgen(f"trust unrevoke abc {root}").err
 
 
+def test_the_beginning_of_several_digests_names_none(jitgen: Jitgen, place: Path) -> None:
+    """It was said not to be revoked, or to be too short."""
+    root = f"--root-key {place}/root.pem"
+    first, second = "ab" * 32, "ab" * 31 + "cd"
+    assert jitgen(f"trust revoke {first} {second} {root}").code == 0
+    done = jitgen(f"trust unrevoke {first[:40]} {root}")
+
+    assert done.code == 2
+    assert f"begins {first} and {second}: give more digits of one" in done.err
+    assert jitgen(f"trust unrevoke {first} {root}").code == 0
+
+
 def test_a_key_is_taken_back(jitgen: Jitgen, place: Path, cache_root: Path) -> None:
     """What it signed counts again; until then nothing is signed with it."""
     fabricate(cache_root, 1)

@@ -32,6 +32,13 @@ def experts() -> Experts:
     return Experts(small(1), 4, "cpu")
 
 
+def test_a_run_of_no_cases() -> None:
+    report = LayerReport()
+
+    assert list(running.run(report, [], running.Method(), lambda: None)) == []
+    assert report.found == []
+
+
 def test_the_plan() -> None:
     cases = list(plan())
 

@@ -11,7 +11,7 @@ import pytest
 from jitgen.emulator.program.builder import PARAM_BASE, Builder
 from jitgen.emulator.program.table import Unsupported
 from jitgen.emulator.program.translate import Program
-from jitgen.emulator.program.types import NAMESPACE, converted, immediate
+from jitgen.emulator.program.types import NAMESPACE, converted, immediate, is_number
 from tests.emulator.evaluate import evaluate, f32, s16, s32, s64
 
 HEAD = """
@@ -67,6 +67,12 @@ class TestOperands:
     def test_what_is_no_constant(self, text: str) -> None:
         with pytest.raises(Unsupported, match="operand"):
             immediate(text, "u32")
+
+
+def test_nothing_is_no_number() -> None:
+    assert [is_number(text) for text in ("", "-1", ".5", "7", "WARP_SZ", "%r1")] == [
+        *(False, True, True, True, True, False)
+    ]
 
     def test_symbols_stand_for_addresses(self, builder: Builder) -> None:
         assert builder.value("table+8", "u32") == "U4(f.cta.base + 1032)"

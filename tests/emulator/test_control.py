@@ -47,6 +47,12 @@ def test_unknown_modifiers_are_named_at_parse() -> None:
     assert len(caught.value.unknown) == 3
 
 
+def test_a_discard_is_refused() -> None:
+    """It leaves memory without a value, and was taken for a hint."""
+    with pytest.raises(UnsupportedPtx, match="discard"):
+        run_ptx("mov.u64 %rd1, 0;\ndiscard.global.L2 [%rd1], 128;")
+
+
 RING = """
     mov.u32 %r1, %tid.x;
     shr.u32 %r2, %r1, 5;

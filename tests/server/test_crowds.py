@@ -210,6 +210,28 @@ def test_prewarms_of_one_token_leave_room(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+def test_a_bug_ends_all_of_a_prewarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counted as over while its other kernels went on and added rows."""
+
+    async def examine(_pool: Any, config: dict[str, object], _arch: str) -> dict[str, Any]:
+        if not config:
+            raise LookupError("a bug")
+        await asyncio.sleep(0.01)
+        raise HTTPError(422, "E_CONFIG", "it came later")
+
+    async def scene() -> None:
+        nothing: Any = SimpleNamespace()
+        begun = prewarms.Prewarm("plan", "cpu", "default", "one", 2)
+        await prewarms.Prewarms(nothing)._run(begun, nothing, [{}, {"a": 1}], nothing)
+        assert begun.is_over
+        assert begun.error == "LookupError: a bug"
+        await asyncio.sleep(0.05)
+        assert begun.rows == []
+
+    monkeypatch.setattr(prewarms, "examine", examine)
+    asyncio.run(scene())
+
+
 def test_a_prewarm_under_way_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

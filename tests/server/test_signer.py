@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
 import io
 import json
 import os
@@ -19,7 +21,7 @@ import pytest
 
 from jitgen.cache import Entry
 from jitgen.compile import children
-from jitgen.errors import ResourceError
+from jitgen.errors import ResourceError, SigningError
 from jitgen.server import confine, signer
 from jitgen.server.confine import Confinement, confined, probe
 from jitgen.server.log import Log
@@ -196,3 +198,35 @@ def test_what_forbids_confinement_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(confine, "_MODULE", "no.such.module")
 
     assert "no" in probe()
+
+
+class Forbidding:
+    """A C library on whose system `prctl` is not allowed."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def prctl(self, *_: int) -> int:
+        ctypes.set_errno(errno.EPERM)
+        return -1
+
+
+def test_a_signer_that_cannot_hide_its_memory_does_not_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It signed, and any process of the user could read the key."""
+    monkeypatch.setattr(confine.ctypes, "CDLL", Forbidding)
+    KEY.save(tmp_path / "key.pem")
+    ours, theirs = socket.socketpair()
+    ours.shutdown(socket.SHUT_WR)
+    with ours, pytest.raises(SystemExit):
+        signer.main(str(theirs.detach()), str(tmp_path / "key.pem"))
+    with pytest.raises(SigningError, match="does not allow prctl: Operation not permitted"):
+        confine.undumpable()
+
+
+def test_capabilities_that_cannot_be_dropped_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that root executes regains those that are left."""
+    monkeypatch.setattr(confine.ctypes, "CDLL", Forbidding)
+
+    with pytest.raises(OSError, match="prctl"):
+        confine._renounce()

@@ -145,6 +145,20 @@ def test_distances() -> None:
     assert all(map(math.isnan, distance([(have * math.nan, want)])))
 
 
+def test_distances_wait_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, read = torch.ones(3), torch.Tensor.tolist
+    waits: list[torch.Tensor] = []
+
+    def tolist(tensor: torch.Tensor) -> object:
+        waits.append(tensor)
+        return read(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", tolist)
+
+    assert distance([(values, values), (values, values)]) == (0.0, 0.0)
+    assert len(waits) == 1
+
+
 PREPACKED = [
     ("bf16", "none", "wide1"),
     ("e4m3", "row", "folded1"),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 _CAUGHT = {
     *("OSError", "CacheError", "Damaged", "SigningError", "BadDocument", "Exception"),
     *("JitgenError", "PermissionError", "ValueError", "UnsafeCacheRoot", "_TROUBLE"),
+    "ExceptionGroup",
 }
 
 _MISS = "a miss, or a second try: the kernel is compiled or fetched"

@@ -144,8 +144,8 @@ class ChoiceReport(Report):
 
     def differs(self, other: ChoiceReport) -> str:
         """
-        Return a text that says how the cases of this report differ from those of `other`; empty if
-        they are the same.
+        Return a text that says which family and seed, or which routings, this report has that
+        `other` has not; empty if all three are the same. Nothing else is compared.
         """
         if (self.family, self.seed) != (other.family, other.seed):
             return f"--of {self.family} --seed {self.seed}; go on with those, or save elsewhere"

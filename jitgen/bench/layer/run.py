@@ -77,11 +77,14 @@ def run(
     report: LayerReport, steps: Sequence[Case], how: Method, save: Callable[[], None]
 ) -> Iterator[Case]:
     """
-    Measure `steps` and add the results to `report`; yields each one once it is done.
+    Measure `steps` and add the results to `report`; yields each one once it is done. If there are
+    none, nothing is done.
 
     Raises:
         NoDevice: There is no GPU that jitgen has kernels for.
     """
+    if not steps:
+        return
     require_gpu(f"the {NAME} suite")
     start = time.monotonic()
     begin(report, (*DISTRIBUTIONS, "vllm"))

@@ -106,11 +106,13 @@ def _emit_map_fence(builder: Builder, instruction: Instruction) -> None:
 
 def acquire_map(f: Fragment, at: int, mask: Mask, addresses: PerThread) -> None:
     """
-    Execute an acquire of each thread's tensor map in its warp, for later copies through the map.
+    Execute an acquire of each thread's tensor map in its warp, for later copies through the map;
+    threads of a warp with the same map execute one together.
     """
-    for thread in f.selected(mask).tolist():
-        address = int(f.spread(addresses)[thread])
-        f.machine.memory.maps.acquire(f.cluster.clocks, int(f.agent_of[thread]), address)
+    threads = f.selected(mask)
+    pairs = zip(f.agent_of[threads].tolist(), f.spread(addresses)[threads].tolist(), strict=True)
+    for agent, address in dict.fromkeys(pairs):
+        f.machine.memory.maps.acquire(f.cluster.clocks, agent, address)
 
 
 def release_maps(f: Fragment, at: int, mask: Mask) -> None:
@@ -146,7 +148,7 @@ def learn_grid(f: Fragment, at: int, mask: Mask) -> None:
     f.cluster.clocks.learn(f.selected_warps(mask), f.cluster.previous_grid, 1)
 
 
-@emits("griddepcontrol.launch_dependents", "nanosleep", "pmevent", "discard", "applypriority")
+@emits("griddepcontrol.launch_dependents", "nanosleep", "pmevent", "applypriority")
 def ignore(builder: Builder, instruction: Instruction) -> None:
     """
     Do nothing: the instruction changes only how long kernels take, or when the next grid starts.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Threads of one instruction that store to the same place: they must agree what.
+Threads of one instruction that store to the same place: they must store the same value.
 
 The order of several ordinary stores is not defined. If all store the same value the order does not
 matter, and kernels do that on purpose.

@@ -2,9 +2,10 @@
 """
 Mistakes of an emulated kernel: faults end the run, findings are collected.
 
-A fault is what hardware would not survive, or what leaves the emulator without a meaning. A finding
-is a mistake that a run on hardware may or may not show, such as a race. A loop makes the same
-mistake many times: a finding is recorded once for its kind and instruction, with a count.
+A fault is a mistake that ends the kernel on hardware, too, or after which the emulator cannot say
+what would happen. A finding is a mistake that a run on hardware may or may not show, such as a
+race. A loop makes the same mistake many times: a finding is recorded once for its kind and
+instruction, with a count.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
 
 NOWHERE = -1
-"""The `at` of what no instruction did."""
+"""The `at` of a finding that belongs to no instruction."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jitgen.emulator.machine.track import Stamp
 
 _KEPT = 256
-"""Fences that are remembered, of all releases and of each address."""
+"""Acquires of one address by one agent that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,23 @@ class TensorMaps:
     """The fences of the tensor map proxy in one launch."""
 
     def __init__(self) -> None:
-        self._releases: deque[Fence] = deque(maxlen=_KEPT)
-        self._acquires: dict[int, deque[Fence]] = {}
+        # The last release of each agent is ordered after all that its earlier ones are.
+        self._releases: dict[tuple[Clocks, int], Fence] = {}
+        self._acquires: dict[tuple[Clocks, int], dict[int, deque[Fence]]] = {}
 
     def release(self, clocks: Clocks, agent: int) -> None:
         """Execute a release by an agent."""
-        self._releases.append(_fence(clocks, agent))
+        self._releases[clocks, agent] = _fence(clocks, agent)
 
     def acquire(self, clocks: Clocks, agent: int, address: int) -> None:
         """Execute an acquire of the map at an address by an agent."""
-        self._acquires.setdefault(address, deque(maxlen=_KEPT)).append(_fence(clocks, agent))
+        of_agents = self._acquires.setdefault((clocks, address), {})
+        of_agents.setdefault(agent, deque(maxlen=_KEPT)).append(_fence(clocks, agent))
 
     def lacking(self, write: Stamp, clocks: Clocks, row: int, address: int) -> str:
         """
-        Return which fence is missing before a copy through a map: "release", "acquire" or none.
+        Return which fence is missing before a copy through a map: "release" or "acquire"; "" if
+        none is.
 
         Args:
             write: A write of the map that the copy is ordered after.
@@ -76,13 +79,12 @@ class TensorMaps:
             row: The agent that issues it.
             address: Address of the map.
         """
-        if not any(fence.knows(write) for fence in self._releases):
+        if not any(fence.knows(write) for fence in self._releases.values()):
             return "release"
         is_acquired = any(
-            fence.clocks is clocks
-            and clocks.vector[row, fence.agent] >= fence.epoch
-            and fence.knows(write)
-            for fence in self._acquires.get(address, ())
+            clocks.vector[row, agent] >= fence.epoch and fence.knows(write)
+            for agent, fences in self._acquires.get((clocks, address), {}).items()
+            for fence in fences
         )
         return "" if is_acquired else "acquire"
 

@@ -57,13 +57,18 @@ class Stamp:
 
 class Track:
     """
-    The planes of one range.
+    What is kept of the accesses of one range, in planes. A plane is an array with an int32 for each
+    granule: the number of a `Stamp`, for example of the latest write; 0 for none.
 
     Attributes:
-        unit: Bytes of a granule: 4, or 1.
-        is_only_read: Whether there were only plain reads so far.
-        kept: While `is_only_read`, the places of the reads and their numbers: most inputs stay like
-            that.
+        unit: Bytes of a granule: 4, or 1 once single bytes are told apart.
+        is_only_read: Whether there were only plain reads so far. Most inputs stay like that, so
+            their reads are kept without a plane.
+        kept: While `is_only_read`, the place of each read, and its number, or one for each granule.
+
+    Args:
+        start: The first address of the range, rounded down to a whole word.
+        stop: The address behind the range.
     """
 
     def __init__(self, start: int, stop: int) -> None:

@@ -90,7 +90,7 @@ def scalar(number: float, type: str) -> np.generic:
 
 def is_number(operand: str) -> bool:
     """Return whether an operand is a constant."""
-    return operand[:1] in "-." or operand[:1].isdigit() or operand == _WARP_SIZE
+    return operand.startswith(("-", ".")) or operand[:1].isdigit() or operand == _WARP_SIZE
 
 
 def immediate(operand: str, type: str) -> np.generic:

@@ -234,7 +234,8 @@ def require_number(layer: object) -> None:
 
 def said(config: ModelConfig | None, folder: Path | None, prefix: str) -> Said | None:
     """
-    Return the statements of a config about the layer below `prefix`.
+    Return the statements of a config about the layer below `prefix`; None if `config` is None and
+    there is no ``config.json``.
 
     Args:
         config: The argument of the caller; None: the ``config.json`` in `folder`, if there is one.
@@ -242,8 +243,10 @@ def said(config: ModelConfig | None, folder: Path | None, prefix: str) -> Said |
         prefix: Prefix of their names.
 
     Raises:
-        InputError: It cannot be read or understood, or has no experts.
-        OSError: The file cannot be read.
+        InputError: It is not a valid config; or its file states no number of experts, which a
+            mapping may leave out; or it states several kinds of experts, and `prefix` does not tell
+            which one is meant.
+        OSError: The file cannot be opened or read.
     """
     if isinstance(config, Mapping):
         return _of(config, "the given config", prefix, is_file=False)
@@ -300,7 +303,10 @@ def _of(document: Mapping[str, Any], what: str, prefix: str, *, is_file: bool) -
 def _sections(
     document: Mapping[str, Any], path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """Yield a document and the objects inside it, each with the path of names to it."""
+    """
+    Yield a document and the objects inside it, each with the path of names to it: to a depth of
+    four names, without those about quantisation, and without objects in lists.
+    """
     yield path, document
     if len(path) == _DEEPEST:
         return

@@ -137,7 +137,9 @@ def _advice(name: str) -> str:
 
 
 def _each(names: Iterable[str], experts: int) -> Iterable[str]:
-    """Yield every name of a form for every expert."""
+    """
+    Yield every name of a form for every expert; a name without a place for an expert's number once.
+    """
     for name in names:
         if EXPERT in name:
             yield from (name.replace(EXPERT, f".{expert}.") for expert in range(experts))

@@ -67,7 +67,10 @@ class ActivationBackward(StreamRules[ActivationBackwardConfig, ActivationBackwar
         return f"{config.tiling.rows} rows"
 
     def thread_bytes(self, config: ActivationBackwardConfig) -> int:
-        """Return the bytes that a thread loads at once: dy, gates and ups."""
+        """
+        Return the bytes of all loads that a thread has in flight at the same time: of dy, gates and
+        ups.
+        """
         return 2 * VECTOR * (1 + config.activation.inputs) * config.tiling.rows
 
     def cost(

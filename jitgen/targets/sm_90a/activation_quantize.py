@@ -172,7 +172,10 @@ class ActivationQuantize(StreamRules[ActivationQuantizeConfig, ActivationQuantiz
         return f"{config.tiling.rows} rows"
 
     def thread_bytes(self, config: ActivationQuantizeConfig) -> int:
-        """Return the bytes that a thread loads at once: gates and ups, or values alone."""
+        """
+        Return the bytes of all loads that a thread has in flight at the same time: of gates and
+        ups, or of values alone.
+        """
         tiling, is_row = config.tiling, config.scale_granularity is Format.ROW
         return (
             2

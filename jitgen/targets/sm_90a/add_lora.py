@@ -67,7 +67,10 @@ class AddLora(StreamRules[AddLoraConfig, AddLoraProblem]):
         return "a warp's tiles"
 
     def thread_bytes(self, config: AddLoraConfig) -> int:
-        """Return the bytes that a thread loads at once: of two rows of a, and one of x."""
+        """
+        Return the bytes of all loads that a thread has in flight at the same time: four vectors of
+        each of two rows of a, and of a row of x.
+        """
         return 2 * VECTOR * 4 * 3
 
     def cost(
@@ -88,7 +91,7 @@ class AddLora(StreamRules[AddLoraConfig, AddLoraProblem]):
         return Cost(_CALL_US + bytes_us + alone_us, waves)
 
     def check_sizes(self, problem: AddLoraProblem) -> None:
-        """Raise a Refusal where a row does not end with a whole vector."""
+        """Raise a Refusal if a row of x, or a part of a row of y, is not whole vectors."""
         for name, size, multiple in (
             ("K", problem.k, VECTOR),
             ("N", problem.n, VECTOR * problem.parts),

@@ -70,7 +70,7 @@ class Combine(StreamRules[CombineConfig, CombineProblem]):
         return f"{config.tiling.rows} rows of {config.tiling.loads} loads"
 
     def thread_bytes(self, config: CombineConfig) -> int:
-        """Return the bytes that a thread loads at once."""
+        """Return the bytes of all loads that a thread has in flight at the same time."""
         return 2 * VECTOR * config.tiling.rows * config.tiling.loads
 
     def cost(

@@ -28,5 +28,5 @@ class CombineRanks(WireRules[CombineRanksConfig, CombineRanksProblem]):
         return combine_space.templates_of(self.entry, self.of_experts)
 
     def vectors(self, problem: CombineRanksProblem) -> int:
-        """Return the number of vectors that a rank sends; it receives as many."""
+        """Return how many vectors, of 8 bytes each, a rank sends in a call; it receives as many."""
         return problem.ranks * problem.m * problem.n // 4

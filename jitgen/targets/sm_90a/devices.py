@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The devices of sm_90a, and the constants of their cost models, fitted on an H200.
+The devices of sm_90a, and constants of cost models that were fitted on an H200 and on an H100.
 
-Numbers of an H200 are only in this file. Devices without a fit of their own use the H200's times,
-at their own number of SMs, clock and rate of memory.
+A device without constants of its own uses the H200's, scaled to its number of SMs, its clock and
+its rate of memory. Files of other kernels of this package have constants of their own, most of them
+fitted on an H200.
 """
 
 from __future__ import annotations

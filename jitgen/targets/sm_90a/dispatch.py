@@ -17,5 +17,5 @@ class Dispatch(WireRules[DispatchConfig, DispatchProblem]):
     columns = "k"
 
     def vectors(self, problem: DispatchProblem) -> int:
-        """Return the number of vectors that a rank sends; it receives as many."""
+        """Return how many vectors, of 8 bytes each, a rank sends in a call; it receives as many."""
         return problem.ranks * problem.m * (problem.k // 4 + problem.top_k)

@@ -212,7 +212,7 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
         return f"{tiling.rows} rows of {tiling.held} x {tiling.vector} columns"
 
     def thread_bytes(self, config: PermuteQuantizeConfig) -> int:
-        """Return the bytes that a thread loads at once."""
+        """Return the bytes of all loads that a thread has in flight at the same time."""
         return 2 * config.tiling.vector * config.tiling.rows * config.tiling.held
 
     def listed_for(self, problem: PermuteQuantizeProblem) -> tuple[Tiling, ...]:

@@ -118,7 +118,7 @@ class Quantize(StreamRules[QuantizeConfig, QuantizeProblem]):
         return f"{config.tiling.rows} rows of {config.tiling.vector} columns"
 
     def thread_bytes(self, config: QuantizeConfig) -> int:
-        """Return the bytes that a thread loads at once."""
+        """Return the bytes of all loads that a thread has in flight at the same time."""
         return 2 * config.tiling.vector * config.tiling.rows
 
     def listed_for(self, problem: QuantizeProblem) -> tuple[Tiling, ...]:

@@ -42,7 +42,7 @@ class StreamDerived:
 
     Attributes:
         registers: Registers of a thread if an SM has `ctas_per_sm` CTAs.
-        bytes_ahead: Bytes of the loads of an SM that are under way at once.
+        bytes_ahead: Bytes of all loads that an SM has in flight at the same time.
     """
 
     registers: int
@@ -129,7 +129,7 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
         raise NotImplementedError
 
     def thread_bytes(self, config: TiledT) -> int:
-        """Return the bytes that a thread loads at once."""
+        """Return the bytes of all loads that a thread has in flight at the same time."""
         raise NotImplementedError
 
     def variants(self, start: TiledT) -> Iterator[TiledT]:

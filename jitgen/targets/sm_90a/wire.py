@@ -46,7 +46,8 @@ class WireDerived:
 
 class WireRules(StreamRules[TiledT, ProblemT]):
     """
-    Rules of kernels that send to other GPUs. A subclass gives its data and the vectors of a call.
+    Rules of kernels that send to other GPUs. A subclass sets the class attributes of `StreamRules`
+    that have no value here, and implements `vectors`.
     """
 
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024)
@@ -64,7 +65,7 @@ class WireRules(StreamRules[TiledT, ProblemT]):
         return WireDerived(registers=registers_of(tiling.threads))
 
     def vectors(self, problem: ProblemT) -> int:
-        """Return the number of vectors that a rank sends."""
+        """Return how many vectors, of 8 bytes each, a rank sends in a call."""
         raise NotImplementedError
 
     def cost(self, problem: ProblemT, config: TiledT, device: Device, num_sms: int) -> Cost:
