@@ -13,7 +13,7 @@ def _one_group(name: str, old: str, new: str, kind: str, program: str = "one gro
 
 _WAIT = "            cute.arch.mbarrier_wait(ring.empty + state.index, state.phase)\n"
 _FULL = "        cute.arch.mbarrier_wait(ring.full + state.index, state.phase)\n"
-_SYNC = "    sync_math()  # after which factors and, at the next time, sums may be written again\n"
+_SYNC = "    sync_math()  # all sums are there, and all factors were read\n"
 
 ONE_GROUP = (
     _one_group("no stage is waited for until it is free", _WAIT, "", "deadlock"),
