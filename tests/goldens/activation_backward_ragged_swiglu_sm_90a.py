@@ -346,7 +346,7 @@ def modes(num_groups, size_m):
 # sm90/activation_backward/launch.py.jinja
 def launch(dy, x, weights, groups, dx, y, sums, num_sms, stream):
     """
-    Launch the kernel on `stream`.
+    Launch the kernel on `stream`, for a GPU with `num_sms` SMs.
 
     With the masked layout every matrix has G in front. The last mode is contiguous.
 

@@ -357,7 +357,7 @@ def modes(num_groups, size_m):
 # sm90/activation_quantize/entry.py.jinja
 def launch(x, groups, q, scale, stream):
     """
-    Launch the kernel on `stream`.
+    Launch the kernel on `stream`; `num_sms` is not used.
 
     x: (M, 2 I) bf16. groups: (G,) int32. q: (M, I) e4m3.
     The last mode is contiguous, of scale M.

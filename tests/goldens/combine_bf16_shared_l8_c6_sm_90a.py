@@ -25,7 +25,8 @@ To see it, check it and run it:
     jitgen show $NAME --ptx  # and --sass, --resources: what the compiler makes of it
     jitgen verify $NAME  # compile it and run it without a GPU, checked against float32 sums
 
-    kernel = jitgen.get_kernel(NAME)  # its arguments: see combine(), below
+    kernel = jitgen.get_kernel(NAME)
+    kernel(y, inverse, topk_weights, shared, out, num_sms)  # see launch(), below
 
 To change all kernels of this kind, not just a copy of one, edit sm90/combine.py.jinja or what it
 includes, among jitgen's templates, and verify.
@@ -50,7 +51,7 @@ WARPS = THREADS // 32
 VECTOR = 8  # columns that a lane takes: 16 bytes
 
 
-PRIORITY = cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE  # in L1: everything is read once
+PRIORITY = cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE  # do not keep in L1: all is read once
 
 
 @cute.kernel
@@ -85,7 +86,7 @@ def combine_kernel(y, inverse, weights, shared, out):
 
 
 class Places(NamedTuple):
-    """A token's places, one in each lane of a warp."""
+    """A token's places, one in each lane of a warp: so top_k is at most 32."""
 
     row: Int32  # -1 where there is nothing to add
     weight: Float32
@@ -150,10 +151,10 @@ def store_sums(sums, out, token, vector):
 
 def launch(y, inverse, topk_weights, shared, out, stream):
     """
-    Launch the kernel on `stream`.
+    Launch the kernel on `stream`; `num_sms` is not used.
 
-    y: (M, N) bf16. inverse: (T, top_k) int32, rows of y. topk_weights: (T, top_k) float32. out:
-    (T, N) bf16. shared: as out.
+    y: (M, N) bf16. inverse: (T, top_k) int32, rows of y; top_k is at most 32. topk_weights: (T,
+    top_k) float32. out: (T, N) bf16. shared: as out.
     """
     y, out = vectors_of(y), vectors_of(out)
     shared = vectors_of(shared)

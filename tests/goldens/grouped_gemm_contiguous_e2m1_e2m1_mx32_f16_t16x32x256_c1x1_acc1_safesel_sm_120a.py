@@ -714,7 +714,7 @@ def ranks_of(rank):
 
 @cute.jit
 def group_at(schedule, row):
-    """Return the group of GROUP_ROWS rows from `row` on, -1 if all is padding, to a whole warp."""
+    """Return the one group that rows have from `row` on, -1 if all are padding, to a whole warp."""
     lane = cute.arch.lane_idx()
     group = Int32(-1)
     value = schedule.groups[cutlass.min(row + lane % GROUP_ROWS, schedule.num_rows - 1)]

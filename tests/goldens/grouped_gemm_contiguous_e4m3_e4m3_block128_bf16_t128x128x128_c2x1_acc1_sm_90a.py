@@ -31,7 +31,7 @@ never written.
 A CTA takes many tiles of TILE_M x TILE_N, one after the other. Its warps have different tasks:
 
     load warp        brings a, b and a_scale to shared memory by TMA, NUM_STAGES k-blocks ahead
-    tile warp        tells the math warpgroups where the next tile is, then its scales
+    tile warp        tells the math warpgroups where the next tile is, and its b_scale
     math warpgroups  multiply, promote and store; a store overlaps the next tile
 
 The two CTAs of a cluster take neighbouring tiles along M. Where both belong to one group they need
@@ -94,7 +94,7 @@ EPILOGUE_N = 64  # columns of one store box: as many as a swizzle spans
 SCALE_CHUNK = 32  # k-blocks whose weight scales are handed over at once
 SCALE_COLUMNS = 128  # columns of a tile that certainly share a weight scale
 SCALE_VALUES = 1  # weight scales stored per k-block, one for each SCALE_COLUMNS
-SCALE_BOX = 128  # a_scales that one copy loads: those of M_STEP rows
+SCALE_BOX = 128  # a_scales of one copy: 64 rows of each math warpgroup
 SCALE_PITCH = 128  # the same, rounded up so that copies start at whole 128 bytes
 CLUSTER_TILE_N = TILE_N  # columns that a cluster takes at once
 GROUP_ROWS = 128  # rows that certainly have one group
@@ -398,7 +398,7 @@ def source_of_scales(maps, sAScale):
 
 @cute.jit
 def copies_of_scales(scales, work):
-    """Return the copies of a tile's a_scale, one for each M_STEP rows."""
+    """Return the copies of a tile's a_scale, one for each 64 rows of all math warpgroups."""
     row = first_scale(work)
     source, copies = scales.a_scale, []
     box = source._replace(smem=source.smem[None, None, 0, None])
@@ -846,7 +846,7 @@ def ranks_of(rank):
 
 @cute.jit
 def group_at(schedule, row):
-    """Return the group of GROUP_ROWS rows from `row` on, -1 if all is padding, to a whole warp."""
+    """Return the one group that rows have from `row` on, -1 if all are padding, to a whole warp."""
     lane = cute.arch.lane_idx()
     group = Int32(-1)
     for i in cutlass.range_constexpr(GROUP_ROWS // 32):
@@ -1028,7 +1028,7 @@ def grouped_gemm(a, b, a_scale, b_scale, groups, out, num_ctas, stream):
     """
     Launch the kernel on `stream` with at most `num_ctas` CTAs, in whole clusters.
 
-    The last mode of a tensor is contiguous.
+    The last mode of a tensor is contiguous, but M of a_scale.
 
     a: (M, K) e4m3, b: (G, N, K) e4m3, out: (M, N) bf16, groups: (M,) int32.
     a_scale: (M, KB) float32, M contiguous. b_scale: (G, ceil(N / 128), KB) float32.
@@ -1059,7 +1059,7 @@ def arguments():
 
     At each call tvm-ffi checks types, ranks, that sizes agree, the divisors written here, and
     alignment to 16 bytes where the TMA unit reads or writes.
-    It cannot check that KB and NB follow from K and N.
+    It cannot check that KB is ceil(K / 128), nor that b_scale has ceil(N / 128) rows.
     """
     m, g = cute.sym_int(), cute.sym_int()
     n, k = cute.sym_int(divisibility=OUT_VECTOR), cute.sym_int(divisibility=AB_VECTOR)

@@ -23,9 +23,10 @@ kb counts blocks of 128 along K, of which K has a whole number. `groups` (1,) ho
 rows that count, from the first on; the others are never written.
 
 With few rows a call takes the time to read b, so all SMs have to load from the first moment to the
-last. A CTA takes UNIT columns of out over all of K: with so few there are CTAs for all SMs although
-K is not split, so that no CTA waits for the sums of another. Two CTAs fit on an SM: the second one
-is of this launch, or of the next one, which may start as soon as this one has.
+last. A CTA takes UNIT columns of out over all of K. UNIT is so small that there are CTAs for all
+SMs without splitting K, so that no CTA waits for the sums of another. Two CTAs fit on an SM: the
+second one is of this launch, or of the next one, which may start once all CTAs of this one run and
+the kernel before has ended.
 
 Weights are M of the products, because a WGMMA has 64 of M, and as few as 8 of N. UNIT rows of b are
 half of M, so a stage has two blocks of K: UNIT rows of the first block, then UNIT of the second,
@@ -158,8 +159,8 @@ def grouped_gemm_kernel(a, b, a_scale, b_scale, groups, out):
 @cute.jit
 def ask_for(groups, a_scale, b_scale, cta):
     """
-    Prefetch groups and scales to L2: the kernel before may still be running, and what it writes
-    there goes through L2, too.
+    Prefetch groups and scales to L2, of a K beyond THREADS blocks only the first: the kernel before
+    may still be running, and what it writes there goes through L2, too.
     """
     thread, _, _ = cute.arch.thread_idx()
     if thread < cute.size(b_scale, mode=[2]):
@@ -381,7 +382,8 @@ def store(total, sums, out, cta, first_row, live):
     for v in cutlass.range_constexpr(2):
         for i in cutlass.range_constexpr(2):
             sums[row + 8 * i, token + v, own] = total[v, i]
-    sync_math()  # after which factors and, at the next time, sums may be written again
+    # The next barrier, in fill_factors(), frees the sums.
+    sync_math()  # all sums are there, and all factors were read
     rows = cutlass.min(live, cute.size(out, mode=[0])) - first_row
     for item in cutlass.range(thread, cutlass.min(rows, TOKENS) * UNIT, MATH_THREADS, unroll=1):
         column, token = item % UNIT, item // UNIT
@@ -398,10 +400,10 @@ def grouped_gemm(a, b, a_scale, b_scale, groups, out, num_ctas, stream):
     """
     Launch the kernel on `stream`, with a CTA for each UNIT columns whatever `num_ctas` is.
 
-    The last mode of a tensor is contiguous.
+    The last mode of a tensor is contiguous, but M of a_scale.
 
     a: (M, K) e4m3, b: (1, N, K) e4m3, out: (M, N) bf16, groups: (1,) int32.
-    a_scale: (M, KB) float32, M contiguous. b_scale: (1, ceil(N / 128), KB) float32.
+    a_scale: (M, KB) float32. b_scale: (1, ceil(N / 128), KB) float32.
     KB is K / 128, a whole number.
     """
     layout_b, layout_a = shared_layouts()
@@ -425,7 +427,7 @@ def arguments():
 
     At each call tvm-ffi checks types, ranks, the group, that sizes agree, the divisors written
     here, and alignment to 16 bytes where the TMA unit reads.
-    It cannot check that KB and NB follow from K and N.
+    It cannot check that KB is K / 128, nor that b_scale has ceil(N / 128) rows.
     """
     m, kb, nb = (cute.sym_int() for _ in range(3))
     n, k = cute.sym_int(divisibility=OUT_VECTOR), cute.sym_int(divisibility=BLOCK)

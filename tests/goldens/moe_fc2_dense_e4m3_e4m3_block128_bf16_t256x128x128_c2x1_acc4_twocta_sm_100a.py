@@ -27,7 +27,7 @@ The tensor core sums one block of K into one of NUM_ACC_STAGE stages of tensor m
 sum is then promoted: update warps read it, scale it and add it to a float32 total in registers,
 while the tensor core fills the next stage.
 
-A CTA takes many tiles of TILE_M x TILE_N, one after the other. Its warps have different tasks:
+A pair of CTAs takes many tiles of TILE_M x TILE_N, one after the other. Warps have different tasks:
 
     load warp      brings a, b, a_scale and alpha to shared memory by TMA, some k-blocks ahead
     MMA warp       starts the matrix instructions of both CTAs; only that of the even CTA does
@@ -1132,8 +1132,8 @@ def arguments():
     Return sample arguments to compile with; sizes are symbols: one artifact serves them all.
 
     At each call tvm-ffi checks types, ranks, that sizes agree, the divisors written here, and
-    alignment to 16 bytes where the TMA unit reads or writes. It cannot check that KB and NB follow
-    from I and N.
+    alignment to 16 bytes where the TMA unit reads or writes. It cannot check that KB is
+    ceil(I / 128), nor that b_scale has ceil(N / 128) rows.
     """
     t, e, kb, nb = (cute.sym_int() for _ in range(4))
     n, k = cute.sym_int(divisibility=OUT_VECTOR), cute.sym_int(divisibility=AB_VECTOR)

@@ -372,7 +372,7 @@ def rounded(quotients):
 # sm90/permute_quantize/launch.py.jinja
 def launch(x, index, q, scale, top_k, stream):
     """
-    Launch the kernel on `stream`.
+    Launch the kernel on `stream`; `num_sms` is not used.
 
     x: (T, K) bf16. q: (M, K) e4m3.
     index: (T, top_k) int32, the inverse.

@@ -90,7 +90,7 @@ def quantize_kernel(x, q, scale):
 
 def launch(x, q, scale, stream):
     """
-    Launch the kernel on `stream`.
+    Launch the kernel on `stream`; `num_sms` is not used.
 
     x: (G, M, K) bf16, every row of which counts. groups: None.
     q: (..., M, K) e4m3. scale: (..., blocks, columns, 512) bytes, atoms.

@@ -28,7 +28,7 @@ of the scores of the token's experts.
 Pair t * k + j is slot j of token t.
 Experts from first_expert on, as many as offs has, are local; pairs of others are skipped.
 
-    offs[g]         pairs of the local experts up to g
+    offs[g]         pairs of the local experts 0 to g
     permutation[r]  the pair in sorted row r: expert after expert, pairs in ascending order; then -1
     inverse[t, j]   the sorted row of a pair; -1 where its expert is not local
 
