@@ -125,15 +125,17 @@ class Measured(NamedTuple):
     def _taller(self, name: str, usable: Mapping[str, Candidate]) -> str:
         """Return `name`, or the fastest taller tile if `name` has `LOW` rows: see `TALLER`."""
         times, problem = self.record.times_us, self.record.problem
-        heights = {
-            each: candidate.config.tile.m
+        configs = {
+            each: candidate.config
             for each, candidate in usable.items()
             if each in times and isinstance(candidate.config, GroupedGemmConfig)
         }
-        taller = [each for each, rows in heights.items() if rows > LOW]
-        is_low = heights.get(name) == LOW and problem.groups > 1
-        is_chained = problem.layout is Layout.RAGGED and problem.m <= _CHAINED
-        if not taller or not is_low or is_chained or problem.rows_per_group <= _FEWEST:
+        taller = [each for each, config in configs.items() if config.tile.m > LOW]
+        config = configs.get(name)
+        if not taller or config is None or config.tile.m != LOW:
+            return name
+        is_chained = config.layout is Layout.RAGGED and problem.m <= _CHAINED
+        if problem.groups == 1 or problem.rows_per_group <= _FEWEST or is_chained:
             return name
         best = min(taller, key=times.__getitem__)
         return best if times[best] <= times[name] * (1 + TALLER) else name
