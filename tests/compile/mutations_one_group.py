@@ -88,7 +88,7 @@ ONE_GROUP = (
     ),
     _one_group(
         "every round multiplies the first rows",
-        "a.boxes[None, rows, step]",
+        "a.boxes[None, turn, step]",
         "a.boxes[None, 0, step]",
         "wrong",
     ),
@@ -101,7 +101,7 @@ ONE_GROUP = (
     _one_group(
         "a round goes on from the sums of the one before",
         "        total.fill(0.0)\n        for first",
-        "        if rows == 0:\n            total.fill(0.0)\n        for first",
+        "        if turn == 0:\n            total.fill(0.0)\n        for first",
         "wrong",
     ),
     _one_group("sums are read before all are there", _SYNC, "", "race"),

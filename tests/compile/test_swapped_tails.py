@@ -34,7 +34,15 @@ SMALL = replace(TALL, layout="masked", tile=Tile(m=128, n=128, k=128), cluster=C
 HALF = replace(SMALL, operands=Operands(out_dtype="f16"))
 BLOCKS = replace(SMALL, layout="contiguous")
 EXTRA = replace(TALL, schedule=Schedule(swap_tail=True, extra_rows=True))
-NAMES = {"tall": TALL, "small": SMALL, "half": HALF, "blocks": BLOCKS, "extra": EXTRA}
+MASKED = replace(EXTRA, layout="masked")
+NAMES = {
+    "tall": TALL,
+    "small": SMALL,
+    "half": HALF,
+    "blocks": BLOCKS,
+    "extra": EXTRA,
+    "masked extra": MASKED,
+}
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def load(ring, a, b, cta, num_rounds, num_steps):
     zeros.
     """
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, STAGES)
-    for rows in cutlass.range(num_rounds, unroll=1):
+    for turn in cutlass.range(num_rounds, unroll=1):
         for step in cutlass.range(num_steps, unroll=1):
             full = ring.full + state.index
             cute.arch.mbarrier_wait(ring.empty + state.index, state.phase)
@@ -271,7 +271,7 @@ def load(ring, a, b, cta, num_rounds, num_steps):
             )
             cute.copy(
                 a.tma,
-                a.boxes[None, rows, step],
+                a.boxes[None, turn, step],
                 a.stages[None, state.index],
                 tma_bar_ptr=full,
             )
@@ -293,15 +293,15 @@ def compute(ring, sA, sB, scales, store_to, cta, num_rounds, num_blocks):
     operands = (start, go_on), weights, tokens
     total = cute.make_rmem_tensor((2, 2), Float32)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, STAGES)
-    for rows in cutlass.range(num_rounds, unroll=1):
+    for turn in cutlass.range(num_rounds, unroll=1):
         total.fill(0.0)
         for first in cutlass.range(0, num_blocks, BLOCKS * CHUNK, unroll=1):
             if first > 0:
                 sync_math()  # all have read the factors before
             rest = cutlass.min(cute.ceil_div(num_blocks - first, BLOCKS), CHUNK)
-            fill_factors(scales, cta, rows * TOKENS, first, rest * BLOCKS)
+            fill_factors(scales, cta, turn * TOKENS, first, rest * BLOCKS)
             state = multiply(ring, state, operands, scales[2], total, rest)
-        store(total, sums, out, cta, rows * TOKENS, live)
+        store(total, sums, out, cta, turn * TOKENS, live)
 
 
 @cute.jit

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a supervisor that starts badly, or says what no service knows."""
+"""Supervisors that fail to start, and those that send lines which the service does not know."""
 
 from __future__ import annotations
 

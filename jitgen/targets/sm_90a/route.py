@@ -83,8 +83,8 @@ Cycles of `Device.clock_mhz` for each instruction of a warp that is alone on its
 instruction waits for an earlier one.
 """
 
-_LEAST_TOKENS = 8
-"""Tokens that each CTA has at least before there is another cluster, as in the template."""
+_TOKENS_AT_FIRST = 8
+"""Most tokens of a CTA while there are SMs for more clusters, as in the template."""
 
 _INSTRUCTIONS = (320, 14)
 """
@@ -199,8 +199,7 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
         if experts is None:
             return ()
         is_given = problem.scoring is Scoring.GIVEN
-        few = Tiling().threads if is_given else max(_FEW_THREADS, experts)
-        spread = _SPREAD
+        few, spread = (Tiling().threads if is_given else max(_FEW_THREADS, experts)), _SPREAD
         if experts > _MOST_OF_THREADS:
             few, spread = _THREADS_OF_MANY, replace(spread, threads=_THREADS_OF_MANY)
         listed: tuple[Tiling, ...] = (
@@ -220,7 +219,7 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
         us = _LAUNCH_US + _CLUSTER_US * (ctas > 1 and not tiling.is_spread)
         passes = 2
         if tiling.is_spread:
-            clusters = -(-problem.m // (_LEAST_TOKENS * ctas))
+            clusters = -(-problem.m // (_TOKENS_AT_FIRST * ctas))
             clusters = max(1, min(num_sms // ctas, clusters))
             ctas *= clusters
             us += _SECOND_US + _COUNTS_US * clusters
