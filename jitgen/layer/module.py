@@ -157,7 +157,11 @@ class MoELayer(nn.Module):
     def workspace(self) -> Workspace | None:
         """The memory between its launches; None if no memory is kept."""
         if self._workspace is None and self.max_tokens is not None:
-            most = self.max_tokens * self.num_ranks
+            most = self.max_tokens
+            if self._wire is not None:
+                from jitgen.layer.passes import pass_tokens
+
+                most = self._wire.ranks * min(most, pass_tokens(self._wire))
             self._workspace = Workspace.of(self.config, self.weights, most)
         return self._workspace
 

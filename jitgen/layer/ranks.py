@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.distributed import ProcessGroup
 
 from jitgen.config import Numerics
 from jitgen.errors import InputError
-from jitgen.layer.call import check, check_weights, require_workspace, run
+from jitgen.layer.call import check, check_weights
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
+from jitgen.layer.passes import micro_batches_of, run_in_passes
 from jitgen.layer.weights import ExpertWeights
-from jitgen.layer.workspace import Lease, Workspace
+from jitgen.layer.workspace import Workspace
 from jitgen.ops import tensors as common
-from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatcher import is_traced
 from jitgen.parallel import ExpertMap, Wire, connect, share
 from jitgen.parallel.moves import Move, spread
@@ -108,6 +106,7 @@ def _wire(
             max_tokens=max_tokens,
             device=weights.device,
             numerics=config.numerics,
+            micro_batches=micro_batches_of(config, group.size(), max_tokens, weights.device),
         )
     if not isinstance(group, Wire):
         raise InputError(
@@ -248,71 +247,3 @@ def run_on_ranks(  # noqa: PLR0913, PLR0917  # each is one thing to say
         return found if out is None else out.copy_(found)
     of_call = (x, topk_weights, topk_ids, shared, out, shared_weights)
     return run_in_passes(chain, wire, of_call, workspace, every)
-
-
-def run_in_passes(
-    chain: Chain,
-    wire: Wire,
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None],
-    workspace: Workspace | None,
-    every: int,
-) -> Tensor:
-    """
-    Run a layer whose `tensors` (x, topk_weights, topk_ids, shared, out, shared_weights) are
-    checked, in as many passes as `every`, the largest number of tokens of a rank, needs.
-    """
-    x, topk_weights, topk_ids, shared, out, shared_weights = tensors
-    tokens, most = x.shape[0], wire.max_tokens
-    of_experts = chain.config.numerics is Numerics.INVARIANT
-    if of_experts:  # whose rows go to their ranks at once
-        most = max(1, min(most, chain.config.chunk_tokens // wire.ranks))
-    ids = common.short_ids(topk_ids).contiguous()
-    parts: list[Tensor] = []
-    for first in range(0, every, most):
-        part = slice(min(first, tokens), min(first + most, tokens))
-        room = min(most, every - first)
-        received = wire.dispatch(
-            x[part].contiguous(), ids[part], topk_weights[part].contiguous(), room
-        )
-        own = (
-            part.stop - part.start,
-            None if shared is None else shared[part],
-            None if shared_weights is None else shared_weights[part],
-            None if out is None else out[part],
-        )
-        if of_experts:
-            parts.append(_combine_rows(chain, wire, received, own, workspace))
-            continue
-        y = run(chain, received.x, received.topk_weights, received.topk_ids, workspace=workspace)
-        parts.append(wire.combine(y, *own))
-    if out is not None:
-        return out
-    return parts[0] if len(parts) == 1 else torch.cat([x.new_empty(0, x.shape[1]), *parts])
-
-
-def _combine_rows(
-    chain: Chain,
-    wire: Wire,
-    received: Tokens,
-    own: tuple[int, Tensor | None, Tensor | None, Tensor | None],
-    workspace: Workspace | None,
-) -> Tensor:
-    """
-    Run the experts of this rank for the tokens of all ranks, send each row to the rank of its
-    token, and add up the rows for this rank's tokens. `own` is their number, shared, shared_weights
-    and out.
-    """
-    count, shared, shared_weights, out = own
-    rows = len(received.x)
-    first = wire.rank * rows // wire.ranks
-    x, ids, weights = (each[first : first + count] for each in received)
-    if chain.config.zero_experts:
-        shared, shared_weights = x, chain.token_weights(weights, ids)
-    if workspace is not None:
-        require_workspace(workspace)
-        workspace.require(chain.config, chain.weights)
-        workspace = workspace if rows <= workspace.max_tokens else None
-    with nullcontext(Lease()) if workspace is None else workspace.lease() as lease:
-        into = lease.buffers(rows)
-        y, pairs = chain.for_tokens(rows).expert_rows(received.x, received.topk_ids, into)
-        return wire.combine(y, count, shared, shared_weights, out, pairs.inverse, weights)

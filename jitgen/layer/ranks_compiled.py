@@ -21,7 +21,8 @@ from torch.compiler import is_dynamo_compiling
 from torch.fx.node import has_side_effect
 
 from jitgen.errors import InputError
-from jitgen.layer.ranks import LAYERS, run_in_passes
+from jitgen.layer.passes import run_in_passes
+from jitgen.layer.ranks import LAYERS
 from jitgen.ops.dispatcher import constant_result
 from jitgen.ops.tracing.library import Operation, register
 

@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 from jitgen.ops.combine.call import combine
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import Masked
-from jitgen.parallel.wire import group_of
+from jitgen.parallel.wire import group_of, side_stream
 
 _ALIGNMENT = 16
 
@@ -32,14 +32,27 @@ class Collectives:
     Args:
         group: The ranks.
         max_tokens: Most tokens of a rank in a call.
+        device: Where this rank's tokens are.
+        micro_batches: Number of micro-batches of a call with `max_tokens`.
     """
 
-    def __init__(self, group: ProcessGroup, max_tokens: int) -> None:
+    def __init__(
+        self, group: ProcessGroup, max_tokens: int, device: torch.device, micro_batches: int = 1
+    ) -> None:
         self.group_name = str(group.group_name)
         self.rank, self.ranks = group.rank(), group.size()
         self.max_tokens, self.can_mask = max_tokens, False
+        self.micro_batches = micro_batches
+        self.stream = side_stream(device, micro_batches)
 
-    def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
+    def dispatch(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor,
+        room: int,
+        pair: int | None = None,  # noqa: ARG002  # results have new memory
+    ) -> Tokens:
         """Gather the tokens of all ranks by one collective; each token is one record of bytes."""
         tokens, top_k = topk_ids.shape
         row, ids = 2 * x.shape[1], 4 * top_k
@@ -67,6 +80,7 @@ class Collectives:
         out: Tensor | None = None,
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
+        pair: int | None = None,  # noqa: ARG002  # likewise
     ) -> Tensor:
         """
         Send each rank its rows by collectives, and add up the received rows in the order of ranks;

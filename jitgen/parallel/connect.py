@@ -36,6 +36,7 @@ def connect(  # noqa: PLR0913  # each is one thing to say
     limit_s: float = LIMIT_S,
     late: str = "fail",
     numerics: str | None = None,
+    micro_batches: int = 1,
 ) -> Wire:
     """
     Return the connection of this rank to the others. All ranks of the group call it, with equal
@@ -58,6 +59,10 @@ def connect(  # noqa: PLR0913  # each is one thing to say
             with these numerics need: ``ranks * max_tokens * (8 * hidden + 16 * top_k)`` bytes
             become ``ranks * max_tokens * (4 * hidden * (1 + top_k) + 16 * (1 + top_k))``. Not with
             ``late="mask"``. None: as JITGEN_NUMERICS says.
+        micro_batches: In how many parts layers compute a call with `max_tokens` tokens; those with
+            fewer tokens take fewer parts of the same size. Products of one part overlap the
+            exchanges of others, which run on a stream of their own. With 2 parts windows have the
+            bytes above; with n parts 2 / n of them.
 
     Raises:
         InputError: An argument is wrong, or `kind` is ``windows`` and windows are not possible.
@@ -70,6 +75,10 @@ def connect(  # noqa: PLR0913  # each is one thing to say
         )
     _check(hidden, top_k, max_tokens, kind, limit_s)
     _check_kinds(late, numerics, kind)
+    if type(micro_batches) is not int or not 1 <= micro_batches <= max_tokens:
+        raise InputError(
+            "micro_batches", f"must be 1 to max_tokens, {max_tokens} (got {micro_batches!r})"
+        )
     try:
         device = torch.empty(0, device=device).device  # with its number
     except (RuntimeError, TypeError):
@@ -79,7 +88,7 @@ def connect(  # noqa: PLR0913  # each is one thing to say
     if kind != "collectives":
         sizes = (hidden, top_k, max_tokens)
         kinds = {"can_mask": late == "mask", "is_invariant": is_invariant(numerics)}
-        made, why = _windows(group, sizes, device, limit_s, **kinds)
+        made, why = _windows(group, sizes, device, limit_s, micro_batches, **kinds)
         if made is not None:
             return made
         if kind == "windows":
@@ -87,7 +96,7 @@ def connect(  # noqa: PLR0913  # each is one thing to say
         if late == "mask":
             raise InputError("late", f"must be fail, as windows cannot be had: {why}")
         warn_once("ranks without windows", "ranks are connected by collectives: %s", why)
-    return Collectives(group, max_tokens)
+    return Collectives(group, max_tokens, device, micro_batches)
 
 
 def _check(hidden: int, top_k: int, max_tokens: int, kind: str, limit_s: float) -> None:
@@ -121,6 +130,7 @@ def _windows(
     sizes: tuple[int, int, int],
     device: torch.device,
     limit_s: float,
+    micro_batches: int,
     *,
     can_mask: bool,
     is_invariant: bool,
@@ -135,11 +145,21 @@ def _windows(
     if low != -high:
         return None, "ranks are on several hosts"
     made: list[Shared] = []
-    every = Windows.nbytes(group.size(), *sizes, is_invariant=is_invariant)
+    every = Windows.nbytes(
+        group.size(), *sizes, is_invariant=is_invariant, micro_batches=micro_batches
+    )
     for nbytes in every[: 3 if can_mask else 2]:
         found = shared(nbytes, group, device)
         if isinstance(found, str):
             return None, found
         made.append(found)
-    notes = made[2] if can_mask else None
-    return Windows(group, made[0], made[1], sizes[2], limit_s, notes, is_invariant=is_invariant), ""
+    return Windows(
+        group,
+        made[0],
+        made[1],
+        sizes[2],
+        limit_s,
+        made[2] if can_mask else None,
+        is_invariant=is_invariant,
+        micro_batches=micro_batches,
+    ), ""

@@ -37,6 +37,18 @@ class Shared(NamedTuple):
     addresses: list[int]
     keeps: object
 
+    def parts(self, count: int) -> list[Shared]:
+        """Return `count` buffers of equal size on each rank, of which this one consists."""
+        nbytes = self.own.numel() // count
+        return [
+            Shared(
+                self.own[first : first + nbytes],
+                [each + first for each in self.addresses],
+                self.keeps,
+            )
+            for first in range(0, count * nbytes, nbytes)
+        ]
+
 
 def shared(nbytes: int, group: ProcessGroup, device: torch.device) -> Shared | str:
     """

@@ -49,6 +49,7 @@ class Placed:
         self.wire = wire
         self.group_name, self.rank, self.ranks = wire.group_name, wire.rank, wire.ranks
         self.max_tokens, self.can_mask = wire.max_tokens, wire.can_mask
+        self.micro_batches, self.stream = wire.micro_batches, wire.stream
         self.is_moving = False
         self._others = others
         rows = expert_map.experts + others + 2  # and one on either side for any other number
@@ -79,9 +80,16 @@ class Placed:
         index = torch.add(self._turn[: len(rows)], rows, alpha=PERIOD)
         return self._table.index_select(0, index.flatten()).view(rows.shape)
 
-    def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
+    def dispatch(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor,
+        room: int,
+        pair: int | None = None,
+    ) -> Tokens:
         """Send tokens to all ranks, as `Wire.dispatch` does, with the places of their experts."""
-        return self.wire.dispatch(x, self.choose(topk_ids), topk_weights, room)
+        return self.wire.dispatch(x, self.choose(topk_ids), topk_weights, room, pair)
 
     def combine(
         self,
@@ -92,9 +100,10 @@ class Placed:
         out: Tensor | None = None,
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
+        pair: int | None = None,
     ) -> Tensor:
         """Send rows to the ranks of their tokens and add them up, as `Wire.combine` does."""
-        given = (shared, shared_weights, out, inverse, topk_weights)
+        given = (shared, shared_weights, out, inverse, topk_weights, pair)
         return self.wire.combine(y, tokens, *given)
 
     def check(self) -> tuple[Masked, ...]:

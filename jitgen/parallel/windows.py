@@ -7,6 +7,11 @@ A *round* is one `dispatch` and the `combine_ranks` after it; every rank counts 
 beginning of a generated `dispatch` explains who may write to which place at which time, and which
 wait allows it. A window is one buffer, which every round uses again; there is no second buffer for
 alternate rounds.
+
+For micro-batches that overlap, each rank has two pairs of windows, which micro-batches use in turn:
+each pair is used by `dispatch` and `combine_ranks` in turn, as the only pair is otherwise. All
+exchanges of a rank run one after the other, in the same order on every rank, and share one state:
+a rank that is masked in one micro-batch is masked in all that follow.
 """
 
 from __future__ import annotations
@@ -22,8 +27,14 @@ from jitgen.ops.dispatch.call import Tokens, dispatch
 from jitgen.ops.dispatch.launch import require_in_time
 from jitgen.ops.dispatch.rounds import Link, Masked
 from jitgen.parallel.memory import Shared
+from jitgen.parallel.wire import side_stream
 
 _VECTOR_BYTES = 16
+
+
+def pairs_of(micro_batches: int) -> int:
+    """Return how many pairs of windows micro-batches use in turn."""
+    return min(micro_batches, 2)
 
 
 class Windows:
@@ -40,6 +51,8 @@ class Windows:
             rank; None: a late rank is an error.
         is_invariant: Whether `sums` has room for one row per expert of a token, which invariant
             numerics need, instead of one sum.
+        micro_batches: Number of micro-batches of a call with `max_tokens`; if there are several,
+            the buffers are two pairs of windows, each for the tokens of one micro-batch.
     """
 
     def __init__(
@@ -52,46 +65,68 @@ class Windows:
         notes: Shared | None = None,
         *,
         is_invariant: bool = False,
+        micro_batches: int = 1,
     ) -> None:
         self.group_name = str(group.group_name)
         self.rank, self.ranks = group.rank(), group.size()
         self.max_tokens, self.can_mask = max_tokens, notes is not None
-        self.is_invariant = is_invariant
+        self.is_invariant, self.micro_batches = is_invariant, micro_batches
         self._memory = (tokens, sums, notes)
         device = tokens.own.device
+        self.stream = side_stream(device, micro_batches)
         self._state = rounds.new_state(
             self.rank, max(1, round(1000 * limit_s)), device, can_mask=notes is not None
         )
         self._told: set[int] = set()
+        self._last: int | None = None
 
         def table(memory: Shared) -> Tensor:
             return torch.tensor(memory.addresses, dtype=torch.int64, device=device)
 
         self._tokens, self._sums = (
-            Link(
-                each.own.view(torch.int32).view(self.ranks, -1, 4),
-                table(each),
-                self._state,
-                None if notes is None else table(notes),
-            )
+            [
+                Link(
+                    part.own.view(torch.int32).view(self.ranks, -1, 4),
+                    table(part),
+                    self._state,
+                    None if notes is None else table(notes),
+                )
+                for part in each.parts(pairs_of(micro_batches))
+            ]
             for each in (tokens, sums)
         )
 
     @staticmethod
     def nbytes(
-        ranks: int, hidden: int, top_k: int, max_tokens: int, *, is_invariant: bool = False
+        ranks: int,
+        hidden: int,
+        top_k: int,
+        max_tokens: int,
+        *,
+        is_invariant: bool = False,
+        micro_batches: int = 1,
     ) -> tuple[int, int, int]:
         """
-        Return the bytes of each window of a rank: for tokens, for sums or rows of experts, and for
+        Return the bytes of the buffers of a rank: for tokens, for sums or rows of experts, and for
         notes.
         """
-        rows, vectors = ranks * max_tokens * _VECTOR_BYTES, hidden // 4
+        tokens = pairs_of(micro_batches) * -(-max_tokens // micro_batches)
+        rows, vectors = ranks * tokens * _VECTOR_BYTES, hidden // 4
         sums = 1 + top_k * vectors if is_invariant else vectors
         return rows * (vectors + top_k), rows * sums, ranks * _VECTOR_BYTES
 
-    def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
+    def dispatch(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor,
+        room: int,
+        pair: int | None = None,
+    ) -> Tokens:
         """Send tokens to all ranks, as `Wire.dispatch` does, by writing to their windows."""
-        tokens = dispatch(x, topk_ids, topk_weights, self._tokens, room=room)
+        self._set_apart(rounds.DISPATCHED, pair)
+        tokens = dispatch(x, topk_ids, topk_weights, self._tokens[pair or 0], room=room)
+        self._last = rounds.DISPATCHED
         self._tell_on_host()
         return tokens
 
@@ -104,14 +139,16 @@ class Windows:
         out: Tensor | None = None,
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
+        pair: int | None = None,
     ) -> Tensor:
         """
         Send rows to the ranks of their tokens and add them up, as `Wire.combine` does, by writing
         to windows.
         """
+        self._set_apart(rounds.COMBINED, pair)
         out = combine_ranks(
             y,
-            self._sums,
+            self._sums[pair or 0],
             tokens=tokens,
             shared=shared,
             shared_weights=shared_weights,
@@ -119,8 +156,20 @@ class Windows:
             inverse=inverse,
             topk_weights=topk_weights,
         )
+        self._last = rounds.COMBINED
         self._tell_on_host()
         return out
+
+    def _set_apart(self, word: int, pair: int | None) -> None:
+        """
+        Give an exchange, which writes `word` of the state, another number than the last one if both
+        are of the same kind, so that later exchanges have larger numbers: signs of life compare
+        them. An exchange takes its number from the word of the other kind, which therefore grows.
+        """
+        if pair is not None and self._last == word:
+            other = rounds.COMBINED if word == rounds.DISPATCHED else rounds.DISPATCHED
+            self._state[other : other + 1].add_(1)
+            self._last = None
 
     def check(self) -> tuple[Masked, ...]:
         """Require that no rank waited too long, as `Wire.check` does; return the masked ranks."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, distributed_c10d
 
@@ -27,19 +28,30 @@ def group_of(name: str) -> ProcessGroup:
     return found
 
 
+def side_stream(device: torch.device, micro_batches: int) -> torch.cuda.Stream | None:
+    """Return a new stream for exchanges that overlap products, of high priority; see `Wire`."""
+    if device.type != "cuda" or micro_batches == 1:
+        return None
+    return torch.cuda.Stream(device, priority=-1)
+
+
 @runtime_checkable
 class Wire(Protocol):
     """
     The connection of a rank to the others.
 
-    Every rank calls `dispatch` and `combine` in turn, with the same `room`. Layers that run one
-    after the other on one stream share a wire.
+    Every rank calls `dispatch` and `combine` in turn, with the same `room`; with micro-batches that
+    overlap, in turn for each pair of windows, and in the same order on every rank. Layers that run
+    one after the other on one stream share a wire.
 
     Attributes:
         group_name: Torch's name of the group of ranks; see `group_of`.
         rank: The number of this rank.
         ranks: Number of ranks.
         max_tokens: Most tokens of a rank in a call.
+        micro_batches: Number of micro-batches of a call with `max_tokens`.
+        stream: The stream of exchanges that overlap products; None: exchanges run on the current
+            stream, because there is one micro-batch or the tokens are on a CPU.
         can_mask: Whether ranks that are late are masked.
     """
 
@@ -47,12 +59,22 @@ class Wire(Protocol):
     rank: int
     ranks: int
     max_tokens: int
+    micro_batches: int
+    stream: torch.cuda.Stream | None
     can_mask: bool
 
-    def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
+    def dispatch(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor,
+        room: int,
+        pair: int | None = None,
+    ) -> Tokens:
         """
         Send the tokens of this rank to every rank; return the tokens of all ranks, `room` rows for
-        each.
+        each. `pair` is None, or the number of the windows, 0 and 1 in turn, of an exchange that
+        overlaps products: it takes few SMs, and the next exchange may be another `dispatch`.
         """
         ...
 
@@ -65,11 +87,12 @@ class Wire(Protocol):
         out: Tensor | None = None,
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
+        pair: int | None = None,
     ) -> Tensor:
         """
         Send each row of y, (ranks * room, H), to the rank of its token, and add up the rows
         received for this rank's tokens. With `inverse`, y has one row for each pair of a token and
-        an expert: see `jitgen.ops.combine_ranks.call`.
+        an expert: see `jitgen.ops.combine_ranks.call`. `pair` is that of the `dispatch`.
         """
         ...
 

@@ -106,6 +106,7 @@ class Two:
     """What connects two ranks, of which a plan needs the number alone."""
 
     group_name, rank, ranks, max_tokens, can_mask = "", 0, 2, 16, False
+    micro_batches, stream = 1, None
 
     def dispatch(self, *_: torch.Tensor) -> None:
         """Not called."""

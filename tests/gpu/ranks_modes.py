@@ -173,7 +173,7 @@ class Blank:
 
     def __init__(self, rank: int, ranks: int, most: int, **mode: str) -> None:
         self.group_name, self.rank, self.ranks, self.max_tokens = "", rank, ranks, most
-        self.can_mask = "late" in mode
+        self.can_mask, self.micro_batches, self.stream = "late" in mode, 1, None
 
     def dispatch(self, *_: Any) -> Any:
         """Do nothing: plans do not call this."""

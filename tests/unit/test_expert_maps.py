@@ -22,12 +22,14 @@ EXPERTS, TOP_K, RANKS, REPLICAS, TOKENS = 256, 8, 4, 64, 512
 class Alone:
     """What connects a rank to others, as far as choosing places asks."""
 
-    group_name, can_mask = "", False
+    group_name, can_mask, micro_batches, stream = "", False, 1, None
 
     def __init__(self, rank: int, ranks: int, max_tokens: int) -> None:
         self.rank, self.ranks, self.max_tokens = rank, ranks, max_tokens
 
-    def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Any:
+    def dispatch(
+        self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int, pair: int | None
+    ) -> Any:
         """Return what would travel."""
         return topk_ids
 

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The passes of a layer that ranks share: of each part of the tokens `dispatch`, the products, and
+`combine_ranks`.
+
+Passes run one after the other, or overlap as micro-batches: the tokens of the next pass, and the
+results of the one before, travel on a stream of their own while this pass is multiplied.
+
+    exchanges   dispatch 0, dispatch 1, combine 0, dispatch 2, combine 1, combine 2
+    products                products 0,            products 1,            products 2
+
+An exchange waits for all ranks, so exchanges never wait for each other in a circle only if they
+have one order, which is the same on every rank. Therefore the number of passes follows from the
+largest number of tokens of any rank, which all ranks know, never from the tokens of this rank.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import NamedTuple, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Numerics
+from jitgen.layer.call import require_workspace, run
+from jitgen.layer.chain import Chain
+from jitgen.layer.config import MoEConfig
+from jitgen.layer.workspace import Lease, Workspace
+from jitgen.ops import tensors as common
+from jitgen.ops.dispatch.call import Tokens
+from jitgen.parallel import Wire
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+MOST_MICRO_BATCHES = 4
+LEAST_ROWS = 128
+"""
+Least mean rows of an expert in a micro-batch: one tile. With fewer rows, reading the weights of all
+experts again for each micro-batch takes longer than the exchange that it hides. Not measured.
+"""
+
+Added = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""shared, shared_weights and out."""
+
+
+def micro_batches_of(config: MoEConfig, ranks: int, max_tokens: int, device: torch.device) -> int:
+    """
+    Return the number of micro-batches of a call in which every rank has `max_tokens` tokens: 1 on a
+    CPU, where nothing overlaps, and for few tokens.
+    """
+    if device.type != "cuda":
+        return 1
+    rows = ranks * max_tokens * config.top_k // config.every
+    return max(1, min(rows // LEAST_ROWS, MOST_MICRO_BATCHES, max_tokens))
+
+
+class _Rows(NamedTuple):
+    """
+    Results of the experts of this rank for the tokens of all ranks.
+
+    Attributes:
+        y: A sum for each token, or the rows of experts.
+        more: With rows of experts, the index of each pair's row, and the weights of the pairs of
+            this rank's tokens.
+        added: What is added to the sums for this rank's tokens, and where these go.
+    """
+
+    y: Tensor
+    more: tuple[Tensor, Tensor] | tuple[()]
+    added: Added
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """
+    A call of a layer that ranks share.
+
+    Attributes:
+        chain: The launches of a rank.
+        wire: The connection of the ranks.
+        x: (T, H) bfloat16, checked like the others.
+        topk_weights: (T, k) float32.
+        ids: (T, k) int32.
+        added: shared, shared_weights and out, of all tokens.
+        workspace: Memory between launches.
+        room: Largest number of tokens of a rank in a pass.
+    """
+
+    chain: Chain
+    wire: Wire
+    x: Tensor
+    topk_weights: Tensor
+    ids: Tensor
+    added: Added
+    workspace: Workspace | None
+    room: int
+
+    def in_turn(self, count: int) -> list[Tensor]:
+        """Run passes one after the other; return their results."""
+        found = []
+        for number in range(count):
+            received = self.send(number)
+            with self.multiplied(received, number) as rows:
+                found.append(self.combine(rows, number))
+        return found
+
+    def overlapping(self, count: int) -> None:
+        """
+        Run passes as micro-batches, in the order above; `out` gets the results.
+
+        Memory that an exchange reads is kept until the current stream has waited for an exchange
+        after it, because torch's allocator knows only the stream that the memory was made on.
+        """
+        side = _Side(self.wire.stream)
+        multiplied: deque[_Rows] = deque()
+        try:
+            arriving = [side.run(self.send, 0, 0)]
+            for number in range(count):
+                following = number + 1
+                if following < count:
+                    arriving.append(side.run(self.send, following, following % 2))
+                received, event = arriving.pop(0)
+                side.await_event(event)
+                if number >= 2:  # what came had to wait for the exchange that read these rows
+                    multiplied.popleft()
+                with self.multiplied(received, number, is_beside=True) as rows:
+                    multiplied.append(rows)
+                side.run(self.combine, rows, number, number % 2)
+                del received, rows  # not before
+        finally:
+            side.join()
+
+    def part(self, number: int) -> slice:
+        """Return which tokens of this rank a pass has: none if they are fewer than those before."""
+        tokens = self.x.shape[0]
+        return slice(*(min(each * self.room, tokens) for each in (number, number + 1)))
+
+    def send(self, number: int, pair: int | None = None) -> Tokens:
+        """Send the tokens of a pass; return those of all ranks."""
+        part = self.part(number)
+        x, ids, weights = (
+            each[part].contiguous() for each in (self.x, self.ids, self.topk_weights)
+        )
+        return self.wire.dispatch(x, ids, weights, self.room, pair)
+
+    @contextmanager
+    def multiplied(
+        self, received: Tokens, number: int, *, is_beside: bool = False
+    ) -> Iterator[_Rows]:
+        """
+        Run the experts of this rank for the tokens of all ranks. The results are valid in the with
+        block, and with `is_beside` after it.
+        """
+        part, chain, workspace = self.part(number), self.chain, self.workspace
+        shared, shared_weights, out = (None if each is None else each[part] for each in self.added)
+        if chain.config.numerics is not Numerics.INVARIANT:
+            given = received.x, received.topk_weights, received.topk_ids
+            y = run(chain, *given, workspace=workspace)
+            yield _Rows(y, (), (shared, shared_weights, out))
+            return
+        count = len(received.x)
+        first = self.wire.rank * count // self.wire.ranks
+        own = slice(first, first + part.stop - part.start)
+        weights = received.topk_weights[own]
+        if chain.config.zero_experts:
+            shared = received.x[own]
+            shared_weights = chain.token_weights(weights, received.topk_ids[own])
+        if workspace is not None:
+            require_workspace(workspace)
+            workspace.require(chain.config, chain.weights)
+            workspace = workspace if count <= workspace.max_tokens else None
+        with nullcontext(Lease()) if workspace is None else workspace.lease() as lease:
+            into = lease.buffers(count)
+            into = replace(into, y=None) if is_beside else into
+            y, pairs = chain.for_tokens(count).expert_rows(received.x, received.topk_ids, into)
+            yield _Rows(y, (pairs.inverse, weights), (shared, shared_weights, out))
+
+    def combine(self, rows: _Rows, number: int, pair: int | None = None) -> Tensor:
+        """Send the results of a pass to the ranks of the tokens; return the sums of this rank."""
+        part, (inverse, weights) = self.part(number), rows.more or (None, None)
+        count, given = part.stop - part.start, (*rows.added, inverse, weights)
+        return self.wire.combine(rows.y, count, *given, pair)
+
+
+class _Side:
+    """
+    The stream of exchanges beside the current one, which products run on.
+
+    Args:
+        stream: The stream; None: all runs on the current stream, in the order of calls.
+    """
+
+    def __init__(self, stream: torch.cuda.Stream | None) -> None:
+        self._streams = None
+        if stream is not None:
+            self._streams = stream, torch.cuda.current_stream(stream.device)
+
+    def run(
+        self, step: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> tuple[Result, torch.cuda.Event | None]:
+        """
+        Run an exchange after all that the current stream has been given; return the result, and an
+        event for its end.
+        """
+        if self._streams is None:
+            return step(*args, **kwargs), None
+        side, main = self._streams
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            return step(*args, **kwargs), side.record_event()
+
+    def await_event(self, event: torch.cuda.Event | None) -> None:
+        """Let the current stream wait for the end of an exchange."""
+        if self._streams is not None and event is not None:
+            self._streams[1].wait_event(event)
+
+    def join(self) -> None:
+        """Let the current stream wait for all exchanges."""
+        if self._streams is not None:
+            side, main = self._streams
+            main.wait_stream(side)
+
+
+def run_in_passes(
+    chain: Chain,
+    wire: Wire,
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None],
+    workspace: Workspace | None,
+    every: int,
+) -> Tensor:
+    """
+    Run a layer whose `tensors` (x, topk_weights, topk_ids, shared, out, shared_weights) are
+    checked, in as many passes as `every`, the largest number of tokens of a rank, needs. If the
+    wire has micro-batches, they overlap.
+    """
+    x, topk_weights, topk_ids, shared, out, shared_weights = tensors
+    most = pass_tokens(wire)
+    if chain.config.numerics is Numerics.INVARIANT:  # whose rows go to their ranks at once
+        most = max(1, min(most, chain.config.chunk_tokens // wire.ranks))
+    count = -(-every // most)
+    if out is None and count != 1:
+        out = x.new_empty(x.shape)
+    passes = Passes(
+        chain=chain,
+        wire=wire,
+        x=x,
+        topk_weights=topk_weights,
+        ids=common.short_ids(topk_ids).contiguous(),
+        added=(shared, shared_weights, out),
+        workspace=workspace,
+        room=-(-every // max(1, count)),
+    )
+    if count > 1 and wire.micro_batches > 1:
+        passes.overlapping(count)
+        return out  # type: ignore[return-value]  # several passes have it
+    found = passes.in_turn(count)
+    return found[0] if out is None else out
+
+
+def pass_tokens(wire: Wire) -> int:
+    """Return the most tokens of a rank in a pass."""
+    return -(-wire.max_tokens // wire.micro_batches)
