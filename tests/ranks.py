@@ -328,6 +328,7 @@ def several(rank: int, ranks: int) -> None:
     same_bits(rank, ranks)
     moves(rank, ranks, "block128")
     vllm_ranks(rank, ranks)
+    micro_batches(rank, ranks)
     masking(rank, ranks)
     late(rank, ranks)
     no_room(rank)
@@ -456,6 +457,13 @@ def vllm_ranks(rank: int, ranks: int) -> None:
     from tests import vllm_ranks  # which imports this
 
     vllm_ranks.work(rank, ranks)
+
+
+def micro_batches(rank: int, ranks: int) -> None:
+    """Compare calls of several micro-batches with calls of one, and let a rank be late in one."""
+    from tests import ranks_micro  # likewise
+
+    ranks_micro.several(rank, ranks)
 
 
 def late(rank: int, ranks: int) -> None:

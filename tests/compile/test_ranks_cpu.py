@@ -16,7 +16,7 @@ from jitgen.config.combine_ranks import CombineRanksProblem
 from jitgen.config.dispatch import DispatchProblem
 from jitgen.errors import InputError
 from jitgen.parallel import connect, share
-from tests import documents, needs, ranks
+from tests import documents, needs, ranks, ranks_micro
 from tests.moe_cases import make
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
@@ -36,10 +36,24 @@ def test_two_processes_share_a_layer_in_every_way(tmp_path: Path) -> None:
     """
     It gives what one process gives, and invariant layers its bits. Windows and collectives give the
     same bits; `jitgen.moe` does as a layer does; experts move while the layer serves; vLLM's tokens
-    travel; a late rank is masked and comes back, or is named. What is wrong is refused, by every
-    rank before it sends anything.
+    travel; micro-batches have the bits of calls without them; a late rank is masked, also in the
+    middle of micro-batches, and comes back, or is named. What is wrong is refused, by every rank
+    before it sends anything.
     """
     ranks.run(ranks.several, 2, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("form", ["bf16", "block128"])
+def test_micro_batches_of_four_ranks_have_the_bits_of_calls_without_them(
+    form: str, tmp_path: Path
+) -> None:
+    ranks.run(ranks_micro.bits, 4, tmp_path, form)
+
+
+@pytest.mark.nightly
+def test_three_mask_one_that_is_late_in_one_micro_batch(tmp_path: Path) -> None:
+    ranks.run(ranks_micro.masking, 3, tmp_path)
 
 
 @pytest.mark.nightly
