@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from jitgen.config.dispatch import DispatchProblem
 from jitgen.errors import InputError
 from jitgen.parallel import connect, share
 from tests import documents, needs, ranks, ranks_micro
+from tests.gpu import ranks_kills
 from tests.moe_cases import make
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
@@ -83,6 +85,13 @@ def test_others_go_on_without_a_rank_that_died(tmp_path: Path) -> None:
     ranks.run(ranks.dying, 3, tmp_path, str(tmp_path))
 
     assert sorted(each.name for each in tmp_path.glob("done-*")) == ["done-0", "done-1"]
+
+
+@pytest.mark.nightly
+def test_killed_processes_are_masked_and_new_ones_take_their_places() -> None:
+    asked = Namespace(device="cpu", ranks=3, seconds=15.0, kill_every=4.0, limit=300.0)
+
+    assert ranks_kills.run(asked) == []
 
 
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.nightly)])

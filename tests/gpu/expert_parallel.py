@@ -178,8 +178,8 @@ def wire_of(rank: int, ranks: int) -> None:
         y = torch.randn(ranks * count, HIDDEN, device="cuda").bfloat16()
 
         def both(first: Any = None, second: Any = None) -> None:
-            dispatch(x, ids, weights, wire._tokens, room=count, config=first)  # noqa: B023
-            combine_ranks(y, wire._sums, tokens=count, config=second)  # noqa: B023
+            dispatch(x, ids, weights, wire._tokens[0], room=count, config=first)  # noqa: B023
+            combine_ranks(y, wire._sums[0], tokens=count, config=second)  # noqa: B023
 
         gathered = [x.new_empty(ranks * count, HIDDEN)]
         gathered += [each.new_empty(ranks * count, TOP_K) for each in (ids, weights)]

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Ranks in every format of weights, and for a long time: random tokens in graphs and eager calls, maps
-of experts that move, ranks that stall, and ranks that are late, masked and back again.
+of experts that move, ranks that stall, ranks that are late, masked and back again, and ranks whose
+processes are killed.
 
     python -m tests.gpu.ranks_soak prewarm --ranks 2          # anywhere: compiles the kernels
     JITGEN_GPU_CACHE=... python -m tests.gpu.ranks_soak run --ranks 2 --parts soak --seconds 300
     python -m tests.gpu.ranks_soak run --device cpu --parts soak --seconds 20   # without GPUs
+    python -m tests.gpu.ranks_soak run --device cpu --ranks 3 --parts kills --seconds 60
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import torch.multiprocessing as mp
 
 import jitgen
 from jitgen.config import Config
-from tests.gpu import ranks_formats, ranks_steps
+from tests.gpu import ranks_formats, ranks_kills, ranks_steps
 from tests.gpu.expert_parallel import carried, log
 from tests.gpu.ranks_formats import Place
 
@@ -75,6 +77,8 @@ def configs(ranks: int, arch: str, parts: list[str], forms: list[str]) -> Iterat
         yield from ranks_formats.configs(ranks, arch, forms)
     if "soak" in parts:
         yield from ranks_steps.configs(ranks, arch)
+    if "kills" in parts:
+        yield from ranks_kills.configs(ranks, arch)
 
 
 def main() -> None:
@@ -83,7 +87,8 @@ def main() -> None:
     parser.add_argument("action", choices=["prewarm", "run"])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--parts", default="formats,soak")
-    parser.add_argument("--seconds", type=float, default=300, help="of the soak")
+    parser.add_argument("--seconds", type=float, default=300, help="of the soak, or of the kills")
+    parser.add_argument("--kill-every", type=float, default=10, help="most seconds until a kill")
     parser.add_argument("--formats", default="", help="some formats of weights; all by default")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--limit", type=float, help="seconds after which a run is ended")
@@ -91,7 +96,8 @@ def main() -> None:
     asked.parts = asked.parts.split(",")
     asked.formats = [each for each in asked.formats.split(",") if each]
     if asked.limit is None:
-        asked.limit = asked.seconds * ("soak" in asked.parts) + 250
+        timed = {*asked.parts} & {"soak", "kills"}
+        asked.limit = asked.seconds * len(timed) + 250
     if asked.action == "prewarm":
         arch = "sm_90a" if asked.device == "cuda" else "cpu"
         found = dict.fromkeys(configs(asked.ranks, arch, asked.parts, asked.formats))
@@ -99,8 +105,12 @@ def main() -> None:
         print(*(f"{row.state} {row.name} {row.error}" for row in report.rows), sep="\n")
         return
     faulthandler.dump_traceback_later(asked.limit + 20, exit=True)
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(work, (asked, f"{folder}/meeting"), nprocs=asked.ranks)
+    if {*asked.parts} & {"formats", "soak"}:
+        with tempfile.TemporaryDirectory() as folder:
+            mp.spawn(work, (asked, f"{folder}/meeting"), nprocs=asked.ranks)
+    wrong = ranks_kills.run(asked) if "kills" in asked.parts else []
+    print(*wrong, sep="\n", end="\n" * bool(wrong))
+    raise SystemExit(bool(wrong))
 
 
 if __name__ == "__main__":
