@@ -138,11 +138,11 @@ def masking(rank: int, ranks: int) -> None:
     require(layer, ids)
     wire = layer.wire
     assert isinstance(wire, Windows)
-    passed: list[int | None] = []
+    passed: list[int] = []
     send = wire.dispatch
 
     def late(*asked: Any) -> Any:
-        passed.append(asked[-1])
+        passed.append(asked[-1].pair)
         if rank == last and len(passed) == 2:
             time.sleep(LATE_S)
         return send(*asked)

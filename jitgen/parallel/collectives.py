@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 from jitgen.ops.combine.call import combine
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import Masked
-from jitgen.parallel.wire import group_of, side_stream
+from jitgen.parallel.wire import Slot, group_of, side_stream
 
 _ALIGNMENT = 16
 
@@ -51,7 +51,7 @@ class Collectives:
         topk_ids: Tensor,
         topk_weights: Tensor,
         room: int,
-        pair: int | None = None,  # noqa: ARG002  # results have new memory
+        slot: Slot | None = None,  # noqa: ARG002  # results have new memory
     ) -> Tokens:
         """Gather the tokens of all ranks by one collective; each token is one record of bytes."""
         tokens, top_k = topk_ids.shape
@@ -80,7 +80,7 @@ class Collectives:
         out: Tensor | None = None,
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
-        pair: int | None = None,  # noqa: ARG002  # likewise
+        slot: Slot | None = None,  # noqa: ARG002  # likewise
     ) -> Tensor:
         """
         Send each rank its rows by collectives, and add up the received rows in the order of ranks;

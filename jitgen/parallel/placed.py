@@ -17,7 +17,7 @@ from jitgen.errors import InputError
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import Masked
 from jitgen.parallel.expert_map import ExpertMap
-from jitgen.parallel.wire import Wire
+from jitgen.parallel.wire import Slot, Wire
 
 PERIOD = 64
 """
@@ -86,10 +86,10 @@ class Placed:
         topk_ids: Tensor,
         topk_weights: Tensor,
         room: int,
-        pair: int | None = None,
+        slot: Slot | None = None,
     ) -> Tokens:
         """Send tokens to all ranks, as `Wire.dispatch` does, with the places of their experts."""
-        return self.wire.dispatch(x, self.choose(topk_ids), topk_weights, room, pair)
+        return self.wire.dispatch(x, self.choose(topk_ids), topk_weights, room, slot)
 
     def combine(
         self,
@@ -100,10 +100,10 @@ class Placed:
         out: Tensor | None = None,
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
-        pair: int | None = None,
+        slot: Slot | None = None,
     ) -> Tensor:
         """Send rows to the ranks of their tokens and add them up, as `Wire.combine` does."""
-        given = (shared, shared_weights, out, inverse, topk_weights, pair)
+        given = (shared, shared_weights, out, inverse, topk_weights, slot)
         return self.wire.combine(y, tokens, *given)
 
     def check(self) -> tuple[Masked, ...]:

@@ -27,7 +27,7 @@ from jitgen.ops.dispatch.call import Tokens, dispatch
 from jitgen.ops.dispatch.launch import require_in_time
 from jitgen.ops.dispatch.rounds import Link, Masked
 from jitgen.parallel.memory import Shared
-from jitgen.parallel.wire import side_stream
+from jitgen.parallel.wire import Slot, side_stream
 
 _VECTOR_BYTES = 16
 
@@ -121,11 +121,12 @@ class Windows:
         topk_ids: Tensor,
         topk_weights: Tensor,
         room: int,
-        pair: int | None = None,
+        slot: Slot | None = None,
     ) -> Tokens:
         """Send tokens to all ranks, as `Wire.dispatch` does, by writing to their windows."""
-        self._set_apart(rounds.DISPATCHED, pair)
-        tokens = dispatch(x, topk_ids, topk_weights, self._tokens[pair or 0], room=room)
+        pair, is_beside = self._set_apart(rounds.DISPATCHED, slot)
+        link = self._tokens[pair]
+        tokens = dispatch(x, topk_ids, topk_weights, link, room=room, is_beside=is_beside)
         self._last = rounds.DISPATCHED
         self._tell_on_host()
         return tokens
@@ -139,37 +140,42 @@ class Windows:
         out: Tensor | None = None,
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
-        pair: int | None = None,
+        slot: Slot | None = None,
     ) -> Tensor:
         """
         Send rows to the ranks of their tokens and add them up, as `Wire.combine` does, by writing
         to windows.
         """
-        self._set_apart(rounds.COMBINED, pair)
+        pair, is_beside = self._set_apart(rounds.COMBINED, slot)
         out = combine_ranks(
             y,
-            self._sums[pair or 0],
+            self._sums[pair],
             tokens=tokens,
             shared=shared,
             shared_weights=shared_weights,
             out=out,
             inverse=inverse,
             topk_weights=topk_weights,
+            is_beside=is_beside,
         )
         self._last = rounds.COMBINED
         self._tell_on_host()
         return out
 
-    def _set_apart(self, word: int, pair: int | None) -> None:
+    def _set_apart(self, word: int, slot: Slot | None) -> Slot:
         """
         Give an exchange, which writes `word` of the state, another number than the last one if both
         are of the same kind, so that later exchanges have larger numbers: signs of life compare
         them. An exchange takes its number from the word of the other kind, which therefore grows.
+        Return the slot of the exchange.
         """
-        if pair is not None and self._last == word:
+        if slot is None:
+            return Slot(0, is_beside=False)
+        if self._last == word:
             other = rounds.COMBINED if word == rounds.DISPATCHED else rounds.DISPATCHED
             self._state[other : other + 1].add_(1)
             self._last = None
+        return slot
 
     def check(self) -> tuple[Masked, ...]:
         """Require that no rank waited too long, as `Wire.check` does; return the masked ranks."""

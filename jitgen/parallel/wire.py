@@ -6,7 +6,7 @@ The interface through which a layer exchanges rows with other ranks; `Windows`, 
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -26,6 +26,19 @@ def group_of(name: str) -> ProcessGroup:
     """
     found: ProcessGroup = _resolved(name)
     return found
+
+
+class Slot(NamedTuple):
+    """
+    The place of an exchange among those of micro-batches that overlap.
+
+    Attributes:
+        pair: The number of its pair of windows: micro-batches use 0 and 1 in turn.
+        is_beside: Whether products run at the same time, to which it leaves most SMs.
+    """
+
+    pair: int
+    is_beside: bool
 
 
 def side_stream(device: torch.device, micro_batches: int) -> torch.cuda.Stream | None:
@@ -69,12 +82,11 @@ class Wire(Protocol):
         topk_ids: Tensor,
         topk_weights: Tensor,
         room: int,
-        pair: int | None = None,
+        slot: Slot | None = None,
     ) -> Tokens:
         """
         Send the tokens of this rank to every rank; return the tokens of all ranks, `room` rows for
-        each. `pair` is None, or the number of the windows, 0 and 1 in turn, of an exchange that
-        overlaps products: it takes few SMs, and the next exchange may be another `dispatch`.
+        each. `slot` is given for micro-batches that overlap.
         """
         ...
 
@@ -87,12 +99,12 @@ class Wire(Protocol):
         out: Tensor | None = None,
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
-        pair: int | None = None,
+        slot: Slot | None = None,
     ) -> Tensor:
         """
         Send each row of y, (ranks * room, H), to the rank of its token, and add up the rows
         received for this rank's tokens. With `inverse`, y has one row for each pair of a token and
-        an expert: see `jitgen.ops.combine_ranks.call`. `pair` is that of the `dispatch`.
+        an expert: see `jitgen.ops.combine_ranks.call`. `slot` has the pair of the `dispatch`.
         """
         ...
 

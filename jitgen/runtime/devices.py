@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 Entry = Callable[..., object]
 
+EXCHANGE_PART = 8
+"""
+Part of a GPU's SMs, an eighth, which exchanges between ranks take beside products. These launch a
+CTA for each of the other SMs: a CTA of theirs fills an SM, so that one more would only start when
+an exchange ends. Of an H200 these are 16 SMs; 8 CTAs fill its link.
+"""
+
 
 class Device(Protocol):
     """
@@ -78,6 +85,10 @@ class Cuda(NamedTuple):
     number: int
     is_alone: bool
 
+    def sparing(self) -> Cuda:
+        """Return the same GPU with the SMs that exchanges leave to products."""
+        return self._replace(tail=tuple(each - each // EXCHANGE_PART for each in self.tail))
+
     def entry(
         self, session: Session, config: Wanted, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
@@ -131,7 +142,8 @@ def find(device: torch.device, session: Session, name: str = "a") -> Device:
         return session.emulated or _CPU
     if device.type != "cuda" or torch.version.hip:
         raise InputError(name, f"must be on {_known()} (got device {device})")
-    return _cuda(device, name) if torch.cuda.is_available() else _absent(device, name)
+    found = _cuda(device, name) if torch.cuda.is_available() else _absent(device, name)
+    return found.sparing() if session.spares_sms else found
 
 
 def _known() -> str:

@@ -60,6 +60,7 @@ class Session:
         chains: Choices of chains of launches, by key; only `jitgen.layer` uses it.
         emulated: The emulated GPU that runs calls with tensors in host memory instead of the CPU;
             usually None.
+        spares_sms: Whether calls leave SMs to exchanges between ranks.
 
     Raises:
         SettingError: A setting is not known, or its value is not allowed.
@@ -71,6 +72,8 @@ class Session:
         self.chains: dict[Any, Any] = {}
         self.epoch = object()
         self.emulated: Emulated | None = None
+        self.spares_sms = False
+        self._sparing: Session | None = None
         self._settings = settings.parsed(settings_inside)
         self._loader: KernelLoader | None = None
         self._chooser = Chooser(lambda: self.store)
@@ -88,6 +91,20 @@ class Session:
         session._loader = like.loader
         session.emulated = emulated
         return session
+
+    def sparing(self) -> Session:
+        """
+        Return a session with the kernels, choices and settings of this one, whose calls leave SMs
+        to exchanges between ranks that run at the same time; it has cached launches of its own.
+        """
+        found = self._sparing
+        if found is None:
+            found = Session()
+            found._settings, found._loader = self._settings, self.loader
+            found._chooser, found._has_told_coverage = self._chooser, True
+            found.emulated, found.spares_sms = self.emulated, True
+            self._sparing = found
+        return found
 
     @property
     def loader(self) -> KernelLoader:
@@ -215,6 +232,7 @@ class Session:
 
     def forget(self) -> None:
         """Drop choices and cached launches; loaded kernels are kept."""
+        self._sparing = None
         self._chooser.forget()
         self.memo.clear()
         self.families.clear()
@@ -241,6 +259,7 @@ class Session:
 
     def _arrived(self, config: Config) -> None:
         """Drop the launches that wait for `config`, so that the next call finds it."""
+        self._sparing = None
         self.epoch = object()
         for key, launches in list(self.memo.items()):
             if any(launch.awaited == config for launch in launches):

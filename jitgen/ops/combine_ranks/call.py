@@ -34,6 +34,7 @@ def combine_ranks(  # noqa: PLR0913  # each is one thing to say
     inverse: Tensor | None = None,
     topk_weights: Tensor | None = None,
     config: CombineRanksConfig | None = None,
+    is_beside: bool = False,
 ) -> Tensor:
     """
     Send to each rank the partial results for its tokens, and add up those for the tokens of this
@@ -64,6 +65,7 @@ def combine_ranks(  # noqa: PLR0913  # each is one thing to say
             has sums.
         topk_weights: (T, top_k) float32, factors of the rows; given only with `inverse`.
         config: A config to use instead of the selector's.
+        is_beside: As for `dispatch`.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was
@@ -99,7 +101,8 @@ def combine_ranks(  # noqa: PLR0913  # each is one thing to say
             mark_written((out,))
         extra = tuple(each for each in (shared, shared_weights) if each is not None)
         places = tuple(each for each in (inverse, topk_weights) if each is not None)
-        exchange(launch, (y, *places, *link.tensors, *extra, out), device, link)
+        every = (y, *places, *link.tensors, *extra, out)
+        exchange(launch, every, device, link, is_beside=is_beside)
         return out
 
 

@@ -50,6 +50,7 @@ def dispatch(
     *,
     room: int,
     config: DispatchConfig | None = None,
+    is_beside: bool = False,
 ) -> Tokens:
     """
     Send the tokens of this rank to every rank, and receive the tokens of all ranks.
@@ -68,6 +69,7 @@ def dispatch(
             each of `room` tokens.
         room: Rows of each rank in the result, at least T.
         config: A config to use instead of the selector's.
+        is_beside: Whether products run at the same time, to which the kernel leaves most SMs.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was
@@ -98,7 +100,8 @@ def dispatch(
             topk_ids.new_empty(rows, top_k),
             topk_weights.new_empty(rows, top_k),
         )
-        exchange(launch, (x, topk_ids, topk_weights, *link.tensors, *received), device, link)
+        tensors = (x, topk_ids, topk_weights, *link.tensors, *received)
+        exchange(launch, tensors, device, link, is_beside=is_beside)
         return received
 
 

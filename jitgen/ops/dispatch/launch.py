@@ -16,7 +16,7 @@ from jitgen.errors import PeerTimeout
 from jitgen.ops.dispatch import rounds
 from jitgen.ops.dispatch.rounds import Link
 from jitgen.ops.launch import AnyLaunch, Family, chosen
-from jitgen.runtime.devices import Device
+from jitgen.runtime.devices import EXCHANGE_PART, Device
 from jitgen.runtime.session import Session
 
 
@@ -41,17 +41,28 @@ def launch_for(
     return family.recorded(served).counted(launch, problem.m)
 
 
-def exchange(launch: AnyLaunch, tensors: tuple[Tensor, ...], device: Device, link: Link) -> None:
+def exchange(
+    launch: AnyLaunch,
+    tensors: tuple[Tensor, ...],
+    device: Device,
+    link: Link,
+    *,
+    is_beside: bool = False,
+) -> None:
     """
     Send to the peers of `link` and receive from them. On a GPU this is one launch, and the kernel
-    waits; on a CPU this function waits.
+    waits; on a CPU this function waits. With `is_beside` it takes the SMs that products leave to
+    it: see `jitgen.runtime.devices.EXCHANGE_PART`.
 
     Raises:
         PeerTimeout: On a CPU, a wait reached its limit, and ranks are not masked. On a GPU,
             `require_in_time` raises it.
     """
     if device.arch.is_gpu:
-        launch.function(*tensors, *launch.tail)
+        tail = launch.tail
+        if is_beside:
+            tail = tuple(max(1, each // EXCHANGE_PART) for each in tail)
+        launch.function(*tensors, *tail)
         return
     state = link.state
     if not link.can_mask:
