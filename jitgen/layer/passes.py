@@ -34,7 +34,7 @@ from jitgen.ops import tensors as common
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.parallel import Wire
 from jitgen.parallel.wire import Slot
-from jitgen.runtime.session import current
+from jitgen.runtime.session import current, sparing
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -118,7 +118,7 @@ class Passes:
         Memory that an exchange reads is kept until the current stream has waited for an exchange
         after it, because torch's allocator knows only the stream that the memory was made on.
         """
-        side = _Side(self.wire.stream)
+        side = _Side.of(self.wire.stream)
         multiplied: deque[_Rows] = deque()
         try:
             arriving = [side.run(self.send, 0, Slot(0, is_beside=False))]
@@ -191,18 +191,23 @@ class Passes:
         return self.wire.combine(rows.y, count, *given, slot)
 
 
+@dataclass(frozen=True, slots=True)
 class _Side:
     """
     The stream of exchanges beside the current one, which products run on.
 
-    Args:
-        stream: The stream; None: all runs on the current stream, in the order of calls.
+    Attributes:
+        streams: Both; None: all runs on the current stream, in the order of calls.
     """
 
-    def __init__(self, stream: torch.cuda.Stream | None) -> None:
-        self._streams = None
-        if stream is not None:
-            self._streams = stream, torch.cuda.current_stream(stream.device)
+    streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None
+
+    @classmethod
+    def of(cls, stream: torch.cuda.Stream | None) -> _Side:
+        """Return the stream of a wire beside the current one, if there is one."""
+        if stream is None:
+            return cls(None)
+        return cls((stream, torch.cuda.current_stream(stream.device)))
 
     def run(
         self, step: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -211,26 +216,26 @@ class _Side:
         Run an exchange after all that the current stream has been given; return the result, and an
         event for its end.
         """
-        if self._streams is None:
+        if self.streams is None:
             return step(*args, **kwargs), None
-        side, main = self._streams
+        side, main = self.streams
         side.wait_stream(main)
         with torch.cuda.stream(side):
             return step(*args, **kwargs), side.record_event()
 
     def beside(self) -> AbstractContextManager[None]:
         """Let products launched in a with block leave SMs to exchanges."""
-        return nullcontext() if self._streams is None else current.get().sparing().active()
+        return nullcontext() if self.streams is None else sparing(current.get()).active()
 
     def await_event(self, event: torch.cuda.Event | None) -> None:
         """Let the current stream wait for the end of an exchange."""
-        if self._streams is not None and event is not None:
-            self._streams[1].wait_event(event)
+        if self.streams is not None and event is not None:
+            self.streams[1].wait_event(event)
 
     def join(self) -> None:
         """Let the current stream wait for all exchanges."""
-        if self._streams is not None:
-            side, main = self._streams
+        if self.streams is not None:
+            side, main = self.streams
             main.wait_stream(side)
 
 

@@ -92,20 +92,6 @@ class Session:
         session.emulated = emulated
         return session
 
-    def sparing(self) -> Session:
-        """
-        Return a session with the kernels, choices and settings of this one, whose calls leave SMs
-        to exchanges between ranks that run at the same time; it has cached launches of its own.
-        """
-        found = self._sparing
-        if found is None:
-            found = Session()
-            found._settings, found._loader = self._settings, self.loader
-            found._chooser, found._has_told_coverage = self._chooser, True
-            found.emulated, found.spares_sms = self.emulated, True
-            self._sparing = found
-        return found
-
     @property
     def loader(self) -> KernelLoader:
         """
@@ -353,6 +339,21 @@ def _forget_launches() -> None:
 
 settings.watch("check", _forget_launches)
 settings.watch("numerics", _forget_launches)
+
+
+def sparing(session: Session) -> Session:
+    """
+    Return a session with the kernels, choices and settings of `session`, whose calls leave SMs to
+    exchanges between ranks that run at the same time. It has cached launches of its own.
+    """
+    found = session._sparing
+    if found is None:
+        found = Session()
+        found._settings, found._loader = session._settings, session.loader
+        found._chooser, found._has_told_coverage = session._chooser, True
+        found.emulated, found.spares_sms = session.emulated, True
+        session._sparing = found
+    return found
 
 
 def get_kernel(config: Config | Override | str, arch: Arch | str | None = None) -> Kernel:

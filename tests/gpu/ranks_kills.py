@@ -56,6 +56,10 @@ START_S = 120
 
 GROWTH = 64 << 20
 
+COUNTED = ("calls", "checked", "without one", "maskings")
+WRONG = "wrong"
+"""What the store counts."""
+
 
 class Victims:
     """
@@ -153,6 +157,9 @@ class Victims:
         if before != killed:
             self.say(f"ranks {[*before]} are masked, and {[*killed]} were killed")
         self.counts["maskings"] += len(before)
+        for name in COUNTED:  # now, because the process may be killed in the next generation
+            self.store.add(name, self.counts[name])
+        self.counts.clear()
         return why
 
     def check(self, case: int, found: Tensor, masked: frozenset[int]) -> None:
@@ -176,7 +183,7 @@ class Victims:
 
     def say(self, what: str) -> None:
         """Count and print something wrong."""
-        self.counts["wrong"] += 1
+        self.store.add(WRONG, 1)
         print(f"rank {self.place.rank}, generation {self.generation}: WRONG: {what}", flush=True)
 
 
@@ -200,7 +207,7 @@ def work(rank: int, generation: int, asked: argparse.Namespace, port: int) -> No
     grown = victims.memory[-1] - victims.memory[0]
     if grown > GROWTH:
         victims.say(f"memory grew by {grown / 2**20:.0f} MiB in {len(victims.memory)} generations")
-    store.set(f"report {generation - 1} {rank}", json.dumps([*victims.counts.items()]))
+    store.set(f"over {generation - 1} {rank}", "")
     os._exit(0)  # an NCCL group that lost a rank would wait for it
 
 
@@ -216,7 +223,6 @@ class Killer:
         self.asked, self.generation = asked, 0
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.processes: dict[int, Any] = {}
-        self.total: Counter[str] = Counter()
 
     def begin(self, ranks: Iterable[int]) -> None:
         """Start the processes of ranks."""
@@ -237,12 +243,10 @@ class Killer:
                 raise AssertionError(f"never came: {late}; ended: ranks {failed}")
             time.sleep(0.05)
 
-    def collect(self) -> None:
-        """Add up what processes report at their ends."""
-        self.wait_for("report")
-        for rank, process in self.processes.items():
-            found = self.store.get(f"report {self.generation} {rank}")
-            self.total.update(dict(json.loads(found)))
+    def join(self) -> None:
+        """Wait for the ends of all processes."""
+        self.wait_for("over")
+        for process in self.processes.values():
             process.join()
 
     def kill(self, victim: int) -> None:
@@ -253,7 +257,7 @@ class Killer:
         log(0, f"kills: rank {victim} was killed in generation {self.generation}")
         is_gpu = self.asked.device == "cuda"
         if is_gpu:
-            self.collect()
+            self.join()
         self.generation += 1
         self.begin(range(self.asked.ranks) if is_gpu else [victim])
 
@@ -268,7 +272,7 @@ class Killer:
                 self.kill(self.generation % self.asked.ranks)
                 self.wait_for("ready")
             self.store.set(f"end {self.generation}", "")
-            self.collect()
+            self.join()
         finally:
             for process in self.processes.values():
                 process.kill()
@@ -278,13 +282,14 @@ def run(asked: argparse.Namespace) -> list[str]:
     """Start processes, and kill one after the other; return what is wrong."""
     before, killer = windows_in_memory(), Killer(asked)
     killer.run()
-    words = ", ".join(f"{count} {name}" for name, count in sorted(killer.total.items()))
-    print(f"kills: {killer.generation} killed; processes that ended by themselves: {words}")
+    total = {name: killer.store.add(name, 0) for name in (*COUNTED, WRONG)}
+    words = ", ".join(f"{count} {name}" for name, count in total.items())
+    print(f"kills: {killer.generation} processes killed; all ranks together: {words}")
     left = windows_in_memory() - before
     if left:
         time.sleep(2)  # those of other processes go
         left &= windows_in_memory()
-    wrong = [f"kills: {killer.total['wrong']} wrong"] * (killer.total["wrong"] > 0)
+    wrong = [f"kills: {total[WRONG]} wrong"] * (total[WRONG] > 0)
     return wrong + [f"kills: {len(left)} files of windows are left in /dev/shm"] * bool(left)
 
 

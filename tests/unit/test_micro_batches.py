@@ -21,7 +21,7 @@ from jitgen.ops.dispatch.launch import exchange
 from jitgen.ops.launch import AnyLaunch
 from jitgen.parallel.wire import Slot
 from jitgen.runtime import devices
-from jitgen.runtime.session import Session
+from jitgen.runtime.session import Session, sparing
 
 DEEPSEEK = jitgen.MoEConfig(hidden=7168, intermediate=2048, experts=256, top_k=8)
 
@@ -139,14 +139,14 @@ def test_products_and_exchanges_beside_them_share_the_sms(monkeypatch: pytest.Mo
     monkeypatch.setattr(devices, "_cuda", lambda *_: gpu)
     session, where = Session(), torch.device("cuda", 0)
     monkeypatch.setattr(Session, "loader", None)
-    beside = session.sparing()
+    beside = sparing(session)
 
     assert devices.find(where, session).tail == (132,)
     assert devices.find(where, beside).tail == (116,)
-    assert beside is session.sparing()
+    assert beside is sparing(session)
     assert beside.memo is not session.memo
     session.forget()
-    assert beside is not session.sparing()
+    assert beside is not sparing(session)
 
     found: list[Any] = []
     launch: Any = AnyLaunch(
