@@ -156,6 +156,7 @@ def test_programs_of_a_checkout_take_their_words(
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
     numbers = re.sub(r"\b[A-Z]\b", "1", words).replace("KIND", "values")
+    numbers = numbers.replace("ARCH", "sm_90a")
     monkeypatch.delitem(sys.modules, found.name, raising=False)  # else runpy warns
     monkeypatch.setattr(sys, "argv", [module, *shlex.split(numbers)])
     with pytest.raises(_Taken):
