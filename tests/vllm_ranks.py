@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from enum import Enum
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ import jitgen
 from jitgen.parallel import share
 from tests.moe_cases import Case, make
 from tests.ranks import given, part_of
+from tests.vllm_modules import stand_in
 
 PACKAGE = "vllm.model_executor.layers.fused_moe"
 
@@ -31,19 +31,6 @@ class Modular:
 
 class NoOP:
     """Stand-in for vLLM's class that experts return if they add up a token's places themselves."""
-
-
-def stand_in(patch: pytest.MonkeyPatch, name: str, **names: Any) -> ModuleType:
-    """Put a module of this name where imports look, and into its package."""
-    module = ModuleType(name)
-    vars(module).update(names)
-    patch.setitem(sys.modules, name, module)
-    package, _, last = name.rpartition(".")
-    if package:
-        if package not in sys.modules:
-            stand_in(patch, package)
-        setattr(sys.modules[package], last, module)
-    return module
 
 
 def _coordinator() -> Any:

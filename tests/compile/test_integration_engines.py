@@ -24,17 +24,7 @@ from jitgen.integrations.vllm_activations import fields_of
 from jitgen.layer import reference
 from tests import needs
 from tests.moe_cases import EXPERTS, HIDDEN, INTERMEDIATE, TOP_K, Case, make
-
-
-def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> ModuleType:
-    """Put a module of this name, and the packages that it is in, where imports look."""
-    parts = name.split(".")
-    for length in range(1, len(parts)):
-        monkeypatch.setitem(sys.modules, ".".join(parts[:length]), ModuleType(parts[length - 1]))
-    module = ModuleType(name)
-    vars(module).update(names)
-    monkeypatch.setitem(sys.modules, name, module)
-    return module
+from tests.vllm_modules import MOE, layer_of_vllm, stand_in, vllm_modules
 
 
 @pytest.mark.usefixtures("shared_cache")
@@ -126,14 +116,15 @@ class TestVllm:
         def choose(backend: Backend) -> list[object]:
             return [backend.name]
 
-        stand_in(
-            monkeypatch, "vllm.model_executor.layers.fused_moe.oracle.unquantized"
-        ).backend_to_kernel_cls = choose  # type: ignore[attr-defined]
-        oracles = [sys.modules["vllm.model_executor.layers.fused_moe.oracle.unquantized"]]
-        fp8 = ModuleType("fp8")
-        fp8.backend_to_kernel_cls = choose  # type: ignore[attr-defined]
-        oracles.append(fp8)
-        monkeypatch.setitem(sys.modules, "vllm.model_executor.layers.fused_moe.oracle.fp8", fp8)
+        oracles = [
+            stand_in(
+                monkeypatch,
+                f"{MOE}.oracle.{name}",
+                backend_to_kernel_cls=choose,
+                _get_priority_backends=lambda *_: [],
+            )
+            for name in ("unquantized", "fp8")
+        ]
         experts = ModuleType("vllm_experts")
         experts.JitgenExperts = Ours  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "jitgen.integrations.vllm_experts", experts)
@@ -145,86 +136,43 @@ class TestVllm:
             assert oracle.backend_to_kernel_cls(Backend.TRITON) == [Ours, "TRITON"]
             assert oracle.backend_to_kernel_cls(Backend.MARLIN) == ["MARLIN"]
 
-    def test_formats_that_vllm_repacks_are_told_once(
+    def test_formats_without_kernels_are_told_once(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Their layers had no line in the log. A vLLM without one of these formats is as good."""
-        oracle = "vllm.model_executor.layers.fused_moe.oracle"
+        """A vLLM without one of these formats is as good, and one without functions for others."""
         found = {
             name: stand_in(
-                monkeypatch, f"{oracle}.{name}", backend_to_kernel_cls=lambda each: [each.name]
+                monkeypatch,
+                f"{MOE}.oracle.{name}",
+                backend_to_kernel_cls=lambda each: [each.name],
+                _get_priority_backends=lambda *_: [],
             )
-            for name in ("unquantized", "fp8", "mxfp4", "int_wna16")
+            for name in ("unquantized", "fp8", "mxfp4", "int8", "w4a8")
         }
         monkeypatch.setenv("VLLM_PLUGINS", "jitgen")
         vllm.register()
         vllm.register()
 
         for _ in range(2):
-            for name in ("mxfp4", "int_wna16"):
+            for name in ("int8", "w4a8"):
                 assert found[name].backend_to_kernel_cls(Backend.MARLIN) == ["MARLIN"]
         told = [each.getMessage() for each in caplog.records if each.name == "vllm.jitgen"]
-        assert [line.split(" weights: ")[0].split()[-1] for line in told] == ["MXFP4", "INT4"]
+        forms = [line.removeprefix("jitgen does not compute layers with ") for line in told]
+        missing = ["INT4", "NVFP4", "MXFP8", "MXFP4"]
+        expected = [f"{form} weights: this vLLM" for form in missing]
+        expected += ["INT8 weights: it has", "INT4 (FP8 tokens) weights: it has"]
+        assert [
+            " ".join(form.split()[: len(line.split())])
+            for form, line in zip(forms, expected, strict=True)
+        ] == expected
 
 
 @pytest.fixture
 def vllm_experts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The class that vLLM makes layers of, over stand-ins for what it takes from vLLM."""
-
-    class Modular:
-        """As far as ours asks it: whose scales are those of the layer's config, as they are now."""
-
-        def __init__(self, _moe: Any, quant: Any) -> None:
-            self.quant_config = quant
-
-        w1_scale = property(lambda self: self.quant_config.w1_scale)
-        w2_scale = property(lambda self: self.quant_config.w2_scale)
-        w1_bias = property(lambda self: self.quant_config.w1_bias)
-        w2_bias = property(lambda self: self.quant_config.w2_bias)
-
-    class Experts:
-        """Its checks, as far as they ask ours."""
-
-        @staticmethod
-        def is_supported_config(cls: Any, moe: Any, *_: Any) -> tuple[bool, str | None]:  # noqa: PLW0211
-            fits = cls._supports_activation(moe.activation)
-            return fits, None if fits else f"no {moe.activation.value}"
-
-    layers = "vllm.model_executor.layers"
-    utils = f"{layers}.quantization.utils.quant_utils"
-    names = "Dynamic128Sym", "DynamicTokenSym", "Static128BlockSym", "StaticChannelSym"
-    stand_in(monkeypatch, utils, **{f"kFp8{name}": name for name in names})
-    stand_in(monkeypatch, "vllm.platforms", current_platform=SimpleNamespace(is_cpu=lambda: True))
-    moe = f"{layers}.fused_moe"
-    stand_in(monkeypatch, f"{moe}.topk_weight_and_reduce", TopKWeightAndReduceNoOP=object)
-    classes = {"FusedMoEExpertsModular": Modular, "FusedMoEExperts": Experts}
-    kernel = stand_in(monkeypatch, f"{moe}.modular_kernel", **classes)
-    sys.modules[moe].modular_kernel = kernel  # type: ignore[attr-defined]
-    for name in (utils, "vllm.platforms", f"{moe}.topk_weight_and_reduce"):
-        assert name in sys.modules
-    monkeypatch.delitem(sys.modules, "jitgen.integrations.vllm_experts", raising=False)
+    vllm_modules(monkeypatch)
     yield importlib.import_module("jitgen.integrations.vllm_experts").JitgenExperts
     sys.modules.pop("jitgen.integrations.vllm_experts")
-
-
-def layer_of_vllm(**changes: Any) -> Any:
-    """Return what vLLM says of a layer."""
-    activation = SimpleNamespace(value=changes.pop("activation", "silu"))
-    numbers = ("swiglu_limit", "swiglu_alpha", "swiglu_beta")
-    caps = ("activation_situ_beta", "activation_situ_linear_beta")
-    fields = dict.fromkeys((*numbers, *caps)) | changes
-    return SimpleNamespace(
-        activation=activation,
-        in_dtype=fields.pop("in_dtype", torch.bfloat16),
-        has_bias=fields.pop("has_bias", False),
-        **fields,
-        hidden_dim=HIDDEN,
-        intermediate_size_per_partition=INTERMEDIATE,
-        num_experts=EXPERTS,
-        num_local_experts=EXPERTS,
-        experts_per_token=TOP_K,
-        max_num_tokens=19,
-    )
 
 
 def of_vllm(case: Case, kind: Any, **changes: Any) -> tuple[Any, Callable[..., Tensor]]:
