@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -74,6 +76,17 @@ def vllm_modules(patch: pytest.MonkeyPatch) -> None:
     )
     for name in ("vllm_experts", "vllm_packed_experts"):
         patch.delitem(sys.modules, f"jitgen.integrations.{name}", raising=False)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Let torch's default type be that of the tokens, as it is while vLLM loads a model."""
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(usual)
 
 
 def layer_of_vllm(**changes: Any) -> Any:

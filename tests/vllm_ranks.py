@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import jitgen
+from jitgen.integrations import wires
 from jitgen.parallel import share
 from tests.moe_cases import Case, make
 from tests.ranks import given, part_of
@@ -66,20 +67,25 @@ def work(rank: int, ranks: int) -> None:
         stand_in(patch, "vllm.distributed", get_ep_group=_coordinator)
         stand_in(patch, "vllm.forward_context", get_forward_context=lambda: context)
         utils = stand_in(patch, f"{PACKAGE}.all2all_utils", maybe_make_prepare_finalize=theirs)
-        of_fp8 = {"backend_to_kernel_cls": lambda _: [], "maybe_make_prepare_finalize": theirs}
+        of_fp8 = {
+            "backend_to_kernel_cls": lambda _: [],
+            "_get_priority_backends": lambda *_: [],
+            "maybe_make_prepare_finalize": theirs,
+        }
         fp8 = stand_in(patch, f"{PACKAGE}.oracle.fp8", **of_fp8)
         stand_in(patch, f"{PACKAGE}.oracle.unquantized", backend_to_kernel_cls=lambda _: [])
         plugin = importlib.import_module("jitgen.integrations.vllm")
         for _ in range(2):  # again is as well
             plugin.register()
         ours = importlib.import_module("jitgen.integrations.vllm_ranks")
-        patch.setattr(ours, "FEW_TOKENS", 3)
+        patch.setattr(wires, "FEW_TOKENS", 3)
+        patch.setattr(wires, "_wires", {})
         quant = SimpleNamespace(quant_dtype=None)
         _check_choice(utils.maybe_make_prepare_finalize, case, ranks)
         for make_one in (utils.maybe_make_prepare_finalize, fp8.maybe_make_prepare_finalize):
             found = make_one(_moe(case, ranks), quant, None, True)
             assert isinstance(found, ours.JitgenRanks)
-        assert len(ours._wires) == 1
+        assert len(wires._wires) == 1
         assert (found.num_dispatchers(), found.output_is_reduced()) == (ranks, True)
         _check_results(found, case, rank, ranks, context)
         x, weights, ids, *_ = given(case, rank, 1, 0)

@@ -65,7 +65,7 @@ def register() -> None:
         return
     for name, backends in _ORACLES.items():
         replace(oracle(name), _LIST, partial(extended, backends=backends))
-    replace(oracle("fp8"), _ORDER, sooner)
+    replace(oracle("fp8"), _ORDER, _sooner)
     for form in vllm_packed.register():
         _for_users.warning(
             "jitgen does not compute layers with %s weights: this vLLM has no functions of the "
@@ -94,7 +94,7 @@ def extended(choose: _Choose, backends: tuple[str, ...]) -> _Choose:
     return backend_to_kernel_cls
 
 
-def sooner(order: Callable[..., list[Enum]]) -> Callable[..., list[Enum]]:
+def _sooner(order: Callable[..., list[Enum]]) -> Callable[..., list[Enum]]:
     """
     Return a function like `order`, which lists the backend with jitgen's experts first if they
     compute the layer.

@@ -12,19 +12,21 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from jitgen.errors import ToolchainError
 from jitgen.integrations import sglang, sglang_experts, sizes, vllm
 from jitgen.integrations.vllm_activations import fields_of
 from jitgen.layer import reference
 from tests import needs
 from tests.moe_cases import EXPERTS, HIDDEN, INTERMEDIATE, TOP_K, Case, make
-from tests.vllm_modules import MOE, layer_of_vllm, stand_in, vllm_modules
+from tests.sglang_modules import Sglang, runner_config
+from tests.vllm_modules import MOE, layer_of_vllm, loading, stand_in, vllm_modules
 
 
 @pytest.mark.usefixtures("shared_cache")
@@ -194,7 +196,8 @@ def of_vllm(case: Case, kind: Any, **changes: Any) -> tuple[Any, Callable[..., T
             zip(("w1_scale", "w2_scale", "w1_bias", "w2_bias"), (*scales, *biases), strict=True)
         ),
     )
-    experts = kind(moe, quant)
+    with loading():
+        experts = kind(moe, quant)
 
     def call(w1: Tensor, w2: Tensor) -> Tensor:
         out = torch.empty_like(case.x)
@@ -362,10 +365,6 @@ class TestVllmExperts:
         assert memory.expired()
 
 
-class Combined(NamedTuple):
-    hidden_states: Tensor
-
-
 def of_sglang(case: Case, **changes: Any) -> tuple[Any, Any, Any]:
     """Return what SGLang hands to its fused experts."""
     weights = case.weights
@@ -374,26 +373,26 @@ def of_sglang(case: Case, **changes: Any) -> tuple[Any, Any, Any]:
         hidden_states=case.x,
         topk_output=SimpleNamespace(topk_weights=case.topk_weights, topk_ids=case.topk_ids),
     )
+    is_row = weights.activation_format == "row"
+    scales = [
+        scale.unsqueeze(-1) if scale is not None and is_row else scale
+        for scale in (weights.w13_scale, weights.w2_scale)
+    ]
     given = {
         **dict.fromkeys(sglang_experts._OTHER_FORMATS, False),
         "w13_weight": weights.w13,
         "w2_weight": weights.w2,
-        "w13_scale": weights.w13_scale,
-        "w2_scale": weights.w2_scale,
-        "b13": None,
-        "b2": None,
+        "w13_scale": scales[0],
+        "w2_scale": scales[1],
+        "b13": weights.w13_bias,
+        "b2": weights.w2_bias,
+        "a13_scale": None,
+        "a2_scale": None,
         "use_fp8_w8a8": is_fp8,
-        "block_shape": [128, 128] if is_fp8 else None,
+        "per_channel_quant": is_row,
+        "block_shape": [128, 128] if is_fp8 and not is_row else None,
     }
-    layer = {
-        **dict.fromkeys(sglang_experts._OTHER_LAYERS),
-        "activation": "silu",
-        "is_gated": True,
-        "no_combine": False,
-        "apply_router_weight_on_input": False,
-        "routed_scaling_factor": 2.5,
-        "num_experts": EXPERTS,
-    }
+    layer = vars(runner_config(num_experts=EXPERTS))
     for name, value in changes.items():
         assert name in given or name in layer
         (given if name in given else layer)[name] = value
@@ -403,19 +402,7 @@ def of_sglang(case: Case, **changes: Any) -> tuple[Any, Any, Any]:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
     """Modules of SGLang as far as `register` looks at them; returns its fused experts."""
-    functions: dict[tuple[str, str], Any] = {("none", "triton"): lambda *_: "its own"}
-    stand_in(
-        monkeypatch, "sglang.srt.layers.moe.token_dispatcher.standard"
-    ).StandardCombineInput = (  # type: ignore[attr-defined]
-        Combined
-    )
-    for name in ("triton", "base"):
-        module = ModuleType(name)
-        vars(module)["FusedOpPool"] = SimpleNamespace(_fused_funcs=functions)
-        full = f"sglang.srt.layers.moe.moe_runner.{name}"
-        monkeypatch.setitem(sys.modules, "sglang.srt.layers.moe.moe_runner", ModuleType("runner"))
-        monkeypatch.setitem(sys.modules, full, module)
-    return functions
+    return Sglang(monkeypatch).functions
 
 
 @needs.compiler
@@ -430,15 +417,68 @@ class TestSglang:
 
         assert pool == usual
 
-    @pytest.mark.parametrize("form", ["block128", pytest.param("bf16", marks=pytest.mark.nightly)])
+    @pytest.mark.parametrize("version", ["0.5.22", "0.5.24", "0.6.0", "0.5.230"])
+    def test_another_version_is_refused(
+        self, version: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its classes may differ in what nothing here would see."""
+        usual = dict(Sglang(monkeypatch, version).functions)
+        monkeypatch.setenv("SGLANG_PLUGINS", "jitgen")
+        with pytest.raises(ToolchainError, match=r"written for SGLang 0\.5\.23 .*\(got "):
+            sglang.register()
+        engine = Sglang(monkeypatch, "0.5.23.post2")
+        sglang.register()
+
+        assert engine.functions.keys() == usual.keys()  # nothing between ranks was asked for
+
+    @pytest.mark.parametrize(
+        ("form", "numbers", "gate"),
+        [
+            ("block128", {}, {}),
+            *(
+                pytest.param(*each, marks=pytest.mark.nightly)
+                for each in (
+                    ("bf16", {}, {}),
+                    ("row", {}, {}),
+                    (
+                        "bf16",
+                        {"gemm1_clamp_limit": 0.3},
+                        {"activation": "swiglu_step", "swiglu_limit": 0.3},
+                    ),
+                    (
+                        "bf16",
+                        {"swiglu_limit": 0.3},
+                        {"activation": "swiglu_clamp", "swiglu_limit": 0.3},
+                    ),
+                    (
+                        "bf16_bias",
+                        {"gemm1_alpha": 1.702, "gemm1_clamp_limit": 7.0},
+                        {
+                            "activation": "swiglu_oai",
+                            "interleaved": True,
+                            "swiglu_limit": 7.0,
+                            "swiglu_alpha": 1.702,
+                        },
+                    ),
+                    ("bf16", {"activation": "relu2", "is_gated": False}, {"activation": "relu2"}),
+                )
+            ),
+        ],
+        ids=str,
+    )
     def test_a_layer(
-        self, form: str, pool: dict[tuple[str, str], Any], monkeypatch: pytest.MonkeyPatch
+        self,
+        form: str,
+        numbers: dict[str, Any],
+        gate: dict[str, Any],
+        pool: dict[tuple[str, str], Any],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setenv("SGLANG_PLUGINS", "jitgen")
         sglang.register()
         sglang.register()
-        case = make(form)
-        given = of_sglang(case)
+        case = make(form, **gate)
+        given = of_sglang(case, **numbers)
         found = [pool["none", "triton"](*given).hidden_states for _ in range(2)]
 
         assert torch.equal(*found)
@@ -448,9 +488,11 @@ class TestSglang:
     @pytest.mark.parametrize(
         "changes",
         [
-            {"activation": "gelu"},
+            {"activation": "mish"},
             {"gemm1_alpha": 1.7},
-            {"b13": torch.zeros(1)},
+            {"activation": "gelu", "swiglu_limit": 10.0},
+            {"a13_scale": torch.ones(1)},
+            {"per_channel_quant": True},
             {"use_int8_w8a8": True},
             {"block_shape": [64, 64]},
             {"no_combine": True},

@@ -25,7 +25,7 @@ from jitgen.integrations import vllm
 from jitgen.layer import reference
 from tests import needs
 from tests.moe_cases import EXPERTS, GPT_OSS, HIDDEN, INTERMEDIATE, TOP_K, Case, _int4, make
-from tests.vllm_modules import LAYERS, MOE, layer_of_vllm, stand_in, vllm_modules
+from tests.vllm_modules import LAYERS, MOE, layer_of_vllm, loading, stand_in, vllm_modules
 
 
 class Backend(Enum):
@@ -270,7 +270,8 @@ def experts_of(packed: Packed, oracles: dict[str, Any], **layer: Any) -> tuple[A
     module, name, asked = packed.selection
     backend, kind = getattr(oracles[module], name)(config=moe, **asked)
     module, name, asked = packed.conversion
-    found = getattr(oracles[module], name)(backend, **asked)
+    with loading():
+        found = getattr(oracles[module], name)(backend, **asked)
     w13, w2, w13_scale, w2_scale = (found[number] for number in packed.results)
     group = getattr(asked.get("quant_config"), "group_size", None)
     biases = found[-2:] if packed.kind == "mxfp4" else (None, None)
@@ -285,7 +286,8 @@ def experts_of(packed: Packed, oracles: dict[str, Any], **layer: Any) -> tuple[A
         assert oracles["mxfp4"].backend_to_kernel_cls(backend) == [kind]
     make_one = oracles["int_wna16"].make_wna16_moe_kernel
     made = {"moe_quant_config": quant, "moe_config": moe, "experts_cls": kind}
-    return make_one(**made, backend=backend), [w13, w2]
+    with loading():
+        return make_one(**made, backend=backend), [w13, w2]
 
 
 @needs.compiler
