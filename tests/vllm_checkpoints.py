@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Writes a tiny random Qwen3-MoE whose experts are quantised as compressed-tensors stores them, and
-the same model with these experts in bfloat16. Run by vLLM's Python: FORM FOLDER.
+Writes a tiny random Qwen3-MoE whose experts are quantised as compressed-tensors, GPTQ or ModelOpt
+store them, or a tiny gpt-oss with MXFP4, and the same model with these experts in bfloat16. Run by
+vLLM's Python: FORM FOLDER.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, GptOssConfig, Qwen3MoeConfig
 
 from jitgen import quantize
 from jitgen.formats import int4
@@ -33,6 +34,19 @@ CONFIG = {
     "num_experts_per_tok": 4,
     "head_dim": 64,
 }
+GPT_OSS = {
+    **{name: CONFIG[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers")},
+    **{name: CONFIG[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim")},
+    "intermediate_size": 128,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "max_position_embeddings": 256,
+    "rope_scaling": None,
+}
+MATRICES = ("_proj.weight", "experts.gate_up_proj", "experts.down_proj")
+"""Ends of the names of experts' matrices."""
+
 _GLOBAL = 2.0**-12
 """NVFP4's scale of all matrices: vLLM takes one for gates and ups."""
 
@@ -53,6 +67,24 @@ def _int4(group: int) -> Callable[[Tensor], Quantised]:
         return found, (codes * scale.float().unsqueeze(-1)).flatten(-2)
 
     return quantised
+
+
+def _gptq(w: Tensor) -> Quantised:
+    found, numbers = _int4(32)(w)
+    words, scale = found["weight_packed"], found["weight_scale"]
+    zeros = int4.packed_of(torch.full(scale.mT.shape, -1))  # 8, stored less 1
+    return {"qweight": words.mT, "scales": scale.mT.half(), "qzeros": zeros}, numbers
+
+
+def _modelopt(w: Tensor) -> Quantised:
+    found, numbers = _nvfp4(w)
+    named = {
+        "weight": found["weight_packed"],
+        "weight_scale": found["weight_scale"],
+        "weight_scale_2": torch.tensor(_GLOBAL),
+        "input_scale": torch.tensor(1.0),
+    }
+    return named, numbers
 
 
 def _nvfp4(w: Tensor) -> Quantised:
@@ -76,6 +108,15 @@ def _mxfp8(w: Tensor) -> Quantised:
     return {"weight": q[0], "weight_scale": scale[0].view(torch.uint8)}, numbers
 
 
+def _gpt_oss(w: Tensor) -> Quantised:
+    """Quantise the matrices of all experts, (E, K, N)."""
+    codes, atoms = quantize.mxfp4(w.mT.float().contiguous())
+    scale = quantize.from_atoms(atoms, w.shape[2], w.shape[1] // 32)
+    numbers = quantize.prepack_mxfp4(codes, scale, layout="wide1").weights()
+    found = {"_blocks": codes.unflatten(-1, (-1, 16)), "_scales": scale.view(torch.uint8)}
+    return found, numbers.mT
+
+
 def _channel(w: Tensor) -> Quantised:
     q, scale = quantize.per_row(w.float())
     return {"weight": q, "weight_scale": scale[:, None]}, q.float() * scale[:, None]
@@ -87,41 +128,86 @@ def _args(bits: int, kind: str, strategy: str, group: int | None = None, **more:
     return {**usual, **sizes, **more}
 
 
-_GROUP16 = (4, "float", "tensor_group", 16)
-_GROUP32 = (8, "float", "group", 32)
-FORMS: dict[str, tuple[Callable[[Tensor], Quantised], str, Any, Any]] = {
-    "int4_32": (_int4(32), "pack-quantized", _args(4, "int", "group", 32), None),
-    "int4_128": (_int4(128), "pack-quantized", _args(4, "int", "group", 128), None),
-    "nvfp4": (_nvfp4, "nvfp4-pack-quantized", _args(*_GROUP16), _args(*_GROUP16, dynamic="local")),
-    "nvfp4a16": (_nvfp4, "nvfp4-pack-quantized", _args(*_GROUP16), None),
+def _compressed(name: str, weights: Any, tokens: Any = None) -> Any:
+    """Return what compressed-tensors' config says of experts."""
+    group = {"targets": ["Linear"], "format": name, "weights": weights, "input_activations": tokens}
+    return {
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+        "format": name,
+        "ignore": ["lm_head", "re:.*self_attn.*", "re:.*mlp.gate$"],
+        "config_groups": {"group_0": group},
+    }
+
+
+_NV = (4, "float", "tensor_group", 16)
+_MX = {"scale_dtype": "torch.uint8"}
+_FORMAT = "nvfp4-pack-quantized"
+FORMS: dict[str, tuple[Callable[[Tensor], Quantised], Any]] = {
+    **{
+        f"int4_{group}": (
+            _int4(group),
+            _compressed("pack-quantized", _args(4, "int", "group", group)),
+        )
+        for group in (32, 128)
+    },
+    "gptq": (
+        _gptq,
+        {
+            "quant_method": "gptq",
+            "bits": 4,
+            "group_size": 32,
+            "sym": True,
+            "desc_act": False,
+            "dynamic": {"-:.*self_attn.*": {}, "-:.*mlp.gate$": {}},
+        },
+    ),
+    "nvfp4": (_nvfp4, _compressed(_FORMAT, _args(*_NV), _args(*_NV, dynamic="local"))),
+    "nvfp4a16": (_nvfp4, _compressed(_FORMAT, _args(*_NV))),
+    "modelopt": (
+        _modelopt,
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "NVFP4",
+            "kv_cache_quant_algo": None,
+            "group_size": 16,
+            "ignore": ["lm_head", "*self_attn*", "*mlp.gate"],
+        },
+    ),
+    "gpt_oss": (_gpt_oss, {"quant_method": "mxfp4"}),
     "mxfp8": (
         _mxfp8,
-        "mxfp8-quantized",
-        _args(*_GROUP32, scale_dtype="torch.uint8"),
-        _args(*_GROUP32, dynamic=True, scale_dtype="torch.uint8"),
+        _compressed(
+            "mxfp8-quantized",
+            _args(8, "float", "group", 32, **_MX),
+            _args(8, "float", "group", 32, dynamic=True, **_MX),
+        ),
     ),
     "channel": (
         _channel,
-        "float-quantized",
-        _args(8, "float", "channel"),
-        _args(8, "float", "token", dynamic=True),
+        _compressed(
+            "float-quantized",
+            _args(8, "float", "channel"),
+            _args(8, "float", "token", dynamic=True),
+        ),
     ),
 }
-"""What quantises a matrix, and what a config says of it: format, weights, tokens."""
+"""What quantises a matrix, and what the config of a model says of it."""
 
 
 def write(form: str, folder: Path) -> None:
     """Write the models ``plain`` and ``packed`` into a folder."""
-    quantised, name, weights, tokens = FORMS[form]
+    quantised, said = FORMS[form]
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(Qwen3MoeConfig(**CONFIG), dtype=torch.bfloat16)
+    config = GptOssConfig(**GPT_OSS) if form == "gpt_oss" else Qwen3MoeConfig(**CONFIG)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     for kind in ("plain", "packed"):
         model.save_pretrained(folder / kind)
     (file,) = (folder / "plain").glob("*.safetensors")
     plain: dict[str, Tensor] = {}
     packed: dict[str, Tensor] = {}
     for each, tensor in load_file(file).items():
-        if ".experts." not in each:
+        if ".experts." not in each or not each.endswith(MATRICES):
             plain[each] = packed[each] = tensor
             continue
         parts, numbers = quantised(tensor)
@@ -131,22 +217,9 @@ def write(form: str, folder: Path) -> None:
         whole = {key: x.contiguous() for key, x in tensors.items()}
         save_file(whole, folder / kind / file.name, metadata={"format": "pt"})
     path = folder / "packed" / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["quantization_config"] = {
-        "quant_method": "compressed-tensors",
-        "quantization_status": "compressed",
-        "format": name,
-        "ignore": ["lm_head", "re:.*self_attn.*", "re:.*mlp.gate$"],
-        "config_groups": {
-            "group_0": {
-                "targets": ["Linear"],
-                "format": name,
-                "weights": weights,
-                "input_activations": tokens,
-            }
-        },
-    }
-    path.write_text(json.dumps(config), encoding="utf-8")
+    described = json.loads(path.read_text(encoding="utf-8"))
+    described["quantization_config"] = said
+    path.write_text(json.dumps(described), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -106,10 +106,13 @@ def test_both_say_the_same(tmp_path: Path) -> None:
     [
         ("int4_32", "int4_32, tokens bfloat16"),
         ("int4_128", "int4_128, tokens bfloat16"),
+        ("gptq", "int4_32, tokens bfloat16"),
         ("nvfp4a16", "nvfp4, tokens bfloat16"),
+        ("modelopt", "nvfp4, tokens block128"),
         ("nvfp4", "nvfp4, tokens block128"),
         ("mxfp8", "mxfp8, tokens block128"),
         ("channel", "row"),
+        ("gpt_oss", "mxfp4, tokens bfloat16"),
     ],
 )
 def test_a_quantised_checkpoint_says_what_its_numbers_say(
@@ -122,7 +125,9 @@ def test_a_quantised_checkpoint_says_what_its_numbers_say(
     python(CHECKPOINTS.read_text(encoding="utf-8"), form, str(tmp_path))
     usual, ours = served(tmp_path / "plain", "nothing"), served(tmp_path / "packed", "jitgen")
 
-    layers = "16 of 16 experts of 256 x 128, 4 for each token, silu"
+    is_oss = form == "gpt_oss"
+    experts, activation = (8, "swigluoai") if is_oss else (16, "silu")
+    layers = f"{experts} of {experts} experts of 256 x 128, 4 for each token, {activation}"
     assert ours["told"] == [f"jitgen computes layers of {layers}, quantised: {words}"]
     assert ours["calls"] >= 24
     for number, tokens in enumerate(ours["tokens"]):
