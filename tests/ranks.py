@@ -328,6 +328,7 @@ def several(rank: int, ranks: int) -> None:
     same_bits(rank, ranks)
     moves(rank, ranks, "block128")
     vllm_ranks(rank, ranks)
+    sglang_ranks(rank, ranks)
     micro_batches(rank, ranks)
     masking(rank, ranks)
     late(rank, ranks)
@@ -457,6 +458,13 @@ def vllm_ranks(rank: int, ranks: int) -> None:
     from tests import vllm_ranks  # which imports this
 
     vllm_ranks.work(rank, ranks)
+
+
+def sglang_ranks(rank: int, ranks: int) -> None:
+    """Likewise through SGLang's interface."""
+    from tests import sglang_ranks  # which imports this
+
+    sglang_ranks.work(rank, ranks)
 
 
 def micro_batches(rank: int, ranks: int) -> None:

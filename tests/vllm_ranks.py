@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from enum import Enum
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +13,11 @@ import torch
 import torch.distributed as dist
 
 import jitgen
+from jitgen.integrations import wires
 from jitgen.parallel import share
 from tests.moe_cases import Case, make
 from tests.ranks import given, part_of
+from tests.vllm_modules import stand_in
 
 PACKAGE = "vllm.model_executor.layers.fused_moe"
 
@@ -31,19 +32,6 @@ class Modular:
 
 class NoOP:
     """Stand-in for vLLM's class that experts return if they add up a token's places themselves."""
-
-
-def stand_in(patch: pytest.MonkeyPatch, name: str, **names: Any) -> ModuleType:
-    """Put a module of this name where imports look, and into its package."""
-    module = ModuleType(name)
-    vars(module).update(names)
-    patch.setitem(sys.modules, name, module)
-    package, _, last = name.rpartition(".")
-    if package:
-        if package not in sys.modules:
-            stand_in(patch, package)
-        setattr(sys.modules[package], last, module)
-    return module
 
 
 def _coordinator() -> Any:
@@ -79,20 +67,25 @@ def work(rank: int, ranks: int) -> None:
         stand_in(patch, "vllm.distributed", get_ep_group=_coordinator)
         stand_in(patch, "vllm.forward_context", get_forward_context=lambda: context)
         utils = stand_in(patch, f"{PACKAGE}.all2all_utils", maybe_make_prepare_finalize=theirs)
-        of_fp8 = {"backend_to_kernel_cls": lambda _: [], "maybe_make_prepare_finalize": theirs}
+        of_fp8 = {
+            "backend_to_kernel_cls": lambda _: [],
+            "_get_priority_backends": lambda *_: [],
+            "maybe_make_prepare_finalize": theirs,
+        }
         fp8 = stand_in(patch, f"{PACKAGE}.oracle.fp8", **of_fp8)
         stand_in(patch, f"{PACKAGE}.oracle.unquantized", backend_to_kernel_cls=lambda _: [])
         plugin = importlib.import_module("jitgen.integrations.vllm")
         for _ in range(2):  # again is as well
             plugin.register()
         ours = importlib.import_module("jitgen.integrations.vllm_ranks")
-        patch.setattr(ours, "FEW_TOKENS", 3)
+        patch.setattr(wires, "FEW_TOKENS", 3)
+        patch.setattr(wires, "_wires", {})
         quant = SimpleNamespace(quant_dtype=None)
         _check_choice(utils.maybe_make_prepare_finalize, case, ranks)
         for make_one in (utils.maybe_make_prepare_finalize, fp8.maybe_make_prepare_finalize):
             found = make_one(_moe(case, ranks), quant, None, True)
             assert isinstance(found, ours.JitgenRanks)
-        assert len(ours._wires) == 1
+        assert len(wires._wires) == 1
         assert (found.num_dispatchers(), found.output_is_reduced()) == (ranks, True)
         _check_results(found, case, rank, ranks, context)
         x, weights, ids, *_ = given(case, rank, 1, 0)

@@ -66,9 +66,9 @@ def _new_bounds(device: torch.device) -> Tensor:
     Return the magnitudes above which the next code begins: the middle, or the float32 below it if a
     tie rounds up.
     """
-    values = torch.tensor(_VALUES)
+    values = torch.tensor(_VALUES, dtype=torch.float32)
     middles = (values[1:] + values[:-1]) / 2
-    below = torch.nextafter(middles, torch.zeros(()))
+    below = torch.nextafter(middles, torch.zeros_like(middles))
     goes_up = torch.arange(len(middles)) % 2 == 1  # the even code is the upper one
     return torch.where(goes_up, below, middles).to(device)
 

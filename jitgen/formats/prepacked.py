@@ -124,7 +124,7 @@ def _prepacked(
     groups, n, k = sizes
     shape = blocks.shape_of(*sizes)
     values = torch.empty(shape, dtype=torch.int32, device=device)
-    factor = torch.empty(groups, device=device)
+    factor = torch.empty(groups, dtype=torch.float32, device=device)
     spread_here = torch.zeros((), dtype=torch.int32, device=device)
     spare_n, spare_k = shape[1] * blocks.ROWS - n, shape[2] * blocks.DEPTH - k
     for group, (packed, scale) in enumerate(parts):

@@ -67,7 +67,7 @@ def prepack_int4(
     k, facts = words * IN_A_WORD, form.facts
     shape = blocks.shape_of(groups, n, k, form)
     values = torch.empty(shape, dtype=torch.int32, device=packed.device)
-    factor = torch.empty(groups, device=packed.device)
+    factor = torch.empty(groups, dtype=torch.float32, device=packed.device)
     spare_n, spare_k = shape[1] * blocks.ROWS - n, shape[2] * blocks.DEPTH - k
     for group in range(groups):
         numbers = pad(int4.values_of(packed[group]), (0, spare_k, 0, spare_n))

@@ -45,7 +45,7 @@ def prepack_mxfp8(
     groups, n, k = b.shape
     shape = blocks.shape_of(groups, n, k, form)
     values = torch.empty(shape, dtype=torch.int32, device=b.device)
-    factor = torch.empty(groups, device=b.device)
+    factor = torch.empty(groups, dtype=torch.float32, device=b.device)
     spare_n, spare_k = shape[1] * blocks.ROWS - n, shape[2] * blocks.DEPTH - k
     for group in range(groups):
         bits = pad(b[group].contiguous().view(torch.uint8), (0, spare_k, 0, spare_n))

@@ -74,7 +74,7 @@ def unpacked(weights: PrepackedWeights) -> tuple[Tensor, Tensor]:
     check(weights)
     shape = (weights.groups, weights.n, weights.k)
     b = torch.empty(shape, dtype=torch.float8_e4m3fn, device=weights.device)
-    b_scale = torch.empty(shape[:2], device=weights.device)
+    b_scale = torch.empty(shape[:2], dtype=torch.float32, device=weights.device)
     for group in range(weights.groups):
         each = weights.values[group]
         codes = blocks.separated(each[..., : blocks.VALUE_WORDS], weights.layout)

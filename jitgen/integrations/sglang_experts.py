@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacement for SGLang's fused Triton experts: see `jitgen.integrations.sglang`."""
+"""Replacement for SGLang's fused experts: see `jitgen.integrations.sglang`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Numerics
+from jitgen.errors import InputError
 from jitgen.events import warn_once
+from jitgen.integrations.sglang_activations import fields_of
 from jitgen.integrations.sizes import Sizes, chain_of, prewarmed
 from jitgen.layer.call import run
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import CHUNK_TOKENS
-from jitgen.layer.weights import BLOCK128, NONE, ExpertWeights
+from jitgen.layer.weights import BLOCK128, NONE, ROW, ExpertWeights
 from jitgen.ops.versions import Places
 from jitgen.settings import settings
 
 _OTHER_FORMATS = (
-    *("use_mxfp8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "per_channel_quant"),
+    *("use_mxfp8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16"),
     "fuse_swiglu_interleaved",
 )
 _DETERMINISTIC = "SGLANG_ENABLE_DETERMINISTIC_INFERENCE"
-_OTHER_LAYERS = ("gemm1_alpha", "gemm1_clamp_limit", "swiglu_limit")
 
 _MOST_LAYERS = 1024
 """Most layers whose chains are kept; each chain keeps the memory of its weights."""
@@ -38,10 +39,10 @@ step.
 """
 
 
-def fused(usual: Fused) -> Fused:
+def fused(usual: Fused | None) -> Fused:
     """
     Return a function that computes a layer with jitgen, or with `usual` if jitgen has no chain for
-    it.
+    it; without `usual` that is an `InputError`.
     """
     combine = importlib.import_module(
         "sglang.srt.layers.moe.token_dispatcher.standard"
@@ -51,8 +52,7 @@ def fused(usual: Fused) -> Fused:
 
     def experts(dispatched: Any, weights: Any, layer: Any) -> Any:
         if why := refusal(dispatched, weights, layer):
-            warn_once(f"sglang {why}", "SGLang keeps its own experts for a layer: %s", why)
-            return usual(dispatched, weights, layer)
+            return _left(usual, why)(dispatched, weights, layer)
         topk = dispatched.topk_output
         top_k = topk.topk_ids.shape[1]
         asked = top_k, layer.num_experts
@@ -62,7 +62,9 @@ def fused(usual: Fused) -> Fused:
         if kept is None or kept[0] != asked or not kept[1].hold(sources):
             if len(chains) >= _MOST_LAYERS:  # of weights that are gone, say
                 chains.clear()
-            kept = chains[number] = asked, Places(sources), _chain(weights, layer, top_k)
+            kept = asked, Places(sources), _chain(weights, layer, top_k)
+            if all(x is None or x.dtype is torch.float32 for x in sources[4:]):  # else copies
+                chains[number] = kept
         counts: Tensor = topk.topk_weights.float()
         if layer.routed_scaling_factor is not None:
             counts = counts * layer.routed_scaling_factor
@@ -72,15 +74,28 @@ def fused(usual: Fused) -> Fused:
     return experts
 
 
+def _left(usual: Fused | None, why: str) -> Fused:
+    """Return `usual`, after a warning; or refuse a layer that has no other experts."""
+    if usual is None:
+        raise InputError(
+            "layer",
+            "must be one that jitgen computes, because jitgen-ranks brought its tokens: leave "
+            f"jitgen-ranks out of SGLANG_PLUGINS ({why})",
+        )
+    warn_once(f"sglang {why}", "SGLang keeps its own experts for a layer: %s", why)
+    return usual
+
+
 def refusal(dispatched: Any, weights: Any, layer: Any) -> str:
     """Return why jitgen has no chain for a layer; empty if it has one."""
-    has_blocks = weights.use_fp8_w8a8 and list(weights.block_shape or ()) == [128, 128]
+    is_row, is_fp8 = weights.per_channel_quant, weights.use_fp8_w8a8
+    has_blocks = list(weights.block_shape or ()) == [128, 128]
+    scales = "its FP8 scales are neither for 128 x 128 nor for rows"
     found = {
-        "its activation is no gated silu": layer.activation != "silu" or not layer.is_gated,
-        "it limits its activation": any(getattr(layer, name) is not None for name in _OTHER_LAYERS),
-        "it has a bias": weights.b13 is not None or weights.b2 is not None,
+        "no kernel has its activation with its numbers": fields_of(layer) is None,
         "its weights are of another format": any(getattr(weights, name) for name in _OTHER_FORMATS),
-        "its FP8 scales are not for 128 x 128": weights.use_fp8_w8a8 and not has_blocks,
+        scales: (is_fp8 and is_row == has_blocks) or (is_row and not is_fp8),
+        "scales of tokens are given": weights.a13_scale is not None or weights.a2_scale is not None,
         "tokens are not bfloat16": dispatched.hidden_states.dtype is not torch.bfloat16,
         "its sum is asked for in parts": layer.no_combine or layer.apply_router_weight_on_input,
         "it is to be deterministic, and JITGEN_NUMERICS is not invariant": _is_deterministic()
@@ -96,29 +111,39 @@ def _is_deterministic() -> bool:
 
 
 def _sources(given: Any) -> tuple[Tensor | None, ...]:
-    """Return the tensors that a chain refers to: weights, and scales if the weights are FP8."""
+    """Return the tensors that a chain refers to: weights, scales of FP8 weights, and biases."""
     scales = (given.w13_scale, given.w2_scale) if given.use_fp8_w8a8 else (None, None)
-    return given.w13_weight, given.w2_weight, *scales
+    return given.w13_weight, given.w2_weight, *scales, given.b13, given.b2
 
 
 def _chain(given: Any, layer: Any, top_k: int) -> Chain:
     """Return the chain of a layer's weights, and bring its kernels into the store."""
-    scales = (None if each is None else each.detach() for each in _sources(given)[2:])
-    w13_scale, w2_scale = scales
+    form = NONE
+    if given.use_fp8_w8a8:
+        form = ROW if given.per_channel_quant else BLOCK128
+    scales = [None if each is None else each.detach() for each in _sources(given)[2:4]]
+    if form == ROW:  # (E, N, 1) in SGLang
+        scales = [None if each is None else each.flatten(1) for each in scales]
+    biases = [None if each is None else each.detach().float() for each in _sources(given)[4:]]
     weights = ExpertWeights(
         w13=given.w13_weight.detach(),
         w2=given.w2_weight.detach(),
-        w13_scale=w13_scale,
-        w2_scale=w2_scale,
+        w13_scale=scales[0],
+        w2_scale=scales[1],
+        w13_bias=biases[0],
+        w2_bias=biases[1],
     )
     experts = max(layer.num_experts or 0, weights.groups, top_k)
+    gate = fields_of(layer) or {}
     sizes = Sizes(
         hidden=weights.hidden,
         intermediate=weights.intermediate,
         experts=experts,
         local_experts=weights.groups,
         top_k=top_k,
-        form=BLOCK128 if given.use_fp8_w8a8 else NONE,
+        form=form,
+        gate=tuple(gate.items()),
+        has_bias=biases[0] is not None,
     )
     prewarmed(sizes, max_tokens=CHUNK_TOKENS)
-    return chain_of(weights, experts, top_k)
+    return chain_of(weights, experts, top_k, **gate)

@@ -12,12 +12,11 @@ from typing import Any
 import torch
 
 from jitgen.config import Arch
-from jitgen.config.config import SCALE_BLOCK
-from jitgen.formats.protocol import ceil_div
 from jitgen.layer import plan as plans
 from jitgen.layer.chain import Chain
+from jitgen.layer.checkpoints import blank
 from jitgen.layer.config import MoEConfig
-from jitgen.layer.weights import BLOCK128, NONE, ROW, ExpertWeights
+from jitgen.layer.weights import NONE, ExpertWeights
 from jitgen.plans.plan import Plan
 from jitgen.plans.prewarm import prewarm
 from jitgen.support.frozen import frozen
@@ -37,8 +36,9 @@ class Sizes:
         experts: Experts of the whole layer.
         local_experts: Experts on this rank.
         top_k: Number of experts of a token.
-        form: Scales of quantised tokens: ``block128`` or ``row`` for FP8 weights with scales for
-            each 128 x 128 block or each row; ``none`` for bfloat16 weights.
+        form: Format of the weights: ``block128`` or ``row`` for FP8 with scales for each 128 x 128
+            block or each row; a `PrepackedFormat`; ``none`` for bfloat16.
+        activation_format: Format to which tokens are quantised, if the weights allow several.
         gate: Fields of `MoEConfig` for the activation, with their values.
         has_bias: Whether products have biases.
     """
@@ -49,12 +49,14 @@ class Sizes:
     local_experts: int
     top_k: int
     form: str = NONE
+    activation_format: str | None = None
     gate: tuple[tuple[str, Any], ...] = ()
     has_bias: bool = False
 
-    def plan(self, max_tokens: int, name: str = "engine") -> Plan:
-        """Return the plan of the layer for at most `max_tokens` tokens at once."""
-        config = MoEConfig(
+    @property
+    def config(self) -> MoEConfig:
+        """The config of the layer."""
+        return MoEConfig(
             hidden=self.hidden,
             intermediate=self.intermediate,
             experts=max(self.experts, self.top_k),
@@ -62,29 +64,40 @@ class Sizes:
             top_k=self.top_k,
             **dict(self.gate),
         )
-        chain = Chain(config=config, weights=self._weights(config.is_gated))
-        return plans.of(chain, max_tokens, None, name=name)
 
-    def _weights(self, is_gated: bool) -> ExpertWeights:
+    @property
+    def between(self) -> int:
+        """Columns of the first product's result: 2 I, or I without gates."""
+        return (1 + self.config.is_gated) * self.intermediate
+
+    @property
+    def formats(self) -> str:
+        """The formats of weights and tokens, as the log names them."""
+        if self.activation_format is None:
+            return self.form
+        tokens = "bfloat16" if self.activation_format == NONE else self.activation_format
+        return f"{self.form}, tokens {tokens}"
+
+    def plan(self, max_tokens: int, name: str = "engine") -> Plan:
+        """Return the plan of the layer for at most `max_tokens` tokens at once."""
+        return plans.of(
+            Chain(config=self.config, weights=self._weights()), max_tokens, None, name=name
+        )
+
+    def _weights(self) -> ExpertWeights:
         """Return weights without memory, which is enough for a plan."""
-        found: dict[str, Any] = {}
+        nowhere = torch.device("meta")
+        found: dict[str, Any] = {"activation_format": self.activation_format}
         shapes = {
-            "w13": ((1 + is_gated) * self.intermediate, self.hidden),
-            "w2": (self.hidden, self.intermediate),
+            "w13": (self.local_experts, self.between, self.hidden),
+            "w2": (self.local_experts, self.hidden, self.intermediate),
         }
-        dtype = torch.bfloat16 if self.form == NONE else torch.float8_e4m3fn
-        for name, (n, k) in shapes.items():
-            shape = (self.local_experts, n, k)
-            found[name] = torch.empty(shape, dtype=dtype, device="meta")
-            sizes = {
-                BLOCK128: (ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK)),
-                ROW: (n,),
-            }
-            if self.form in sizes:
-                scales = (self.local_experts, *sizes[self.form])
-                found[f"{name}_scale"] = torch.empty(scales, device="meta")
+        for name, shape in shapes.items():
+            found[name], found[f"{name}_scale"] = blank.zeros(
+                self.form, shape, nowhere, self.activation_format
+            )
             if self.has_bias:
-                found[f"{name}_bias"] = torch.empty(self.local_experts, n, device="meta")
+                found[f"{name}_bias"] = torch.zeros(shape[:2], dtype=torch.float32, device=nowhere)
         return ExpertWeights(**found)
 
 

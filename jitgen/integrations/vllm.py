@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-vLLM: jitgen's experts as the replacement of vLLM's, for bfloat16 weights and for FP8 weights with
-scales for 128 x 128 blocks or for rows.
+vLLM: jitgen's experts as the replacement of vLLM's, for bfloat16 weights, for FP8 weights with
+scales for 128 x 128 blocks or for rows, and for packed weights (`jitgen.integrations.vllm_packed`).
 
 vLLM finds `register` as an entry point of ``vllm.general_plugins``. The function has an effect only
 if ``VLLM_PLUGINS`` names ``jitgen``, so installing both packages alone changes nothing. vLLM has no
@@ -22,6 +22,9 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from jitgen.integrations import vllm_packed
+from jitgen.integrations.vllm_packed import oracle, replace
+
 NAME, RANKS = "jitgen", "jitgen-ranks"
 
 _Choose = Callable[[Enum], list[type]]
@@ -30,11 +33,17 @@ _Choose = Callable[[Enum], list[type]]
 _ORACLES = {"unquantized": ("CPU", "TRITON"), "fp8": ("TRITON",)}
 """Modules that choose experts, and the backends that keep weights in the layout of checkpoints."""
 
+_LIST = "backend_to_kernel_cls"
+"""The function of these modules that lists the experts of a backend."""
+
+_ORDER = "_get_priority_backends"
+"""The function of the module for FP8 that returns backends in the order in which they are tried."""
+
 _MAKE = "maybe_make_prepare_finalize"
 """The function that returns, for a layer, the way in which tokens are sent to ranks."""
 
-_REPACKED = {"mxfp4": "MXFP4", "nvfp4": "NVFP4", "mxfp8": "MXFP8", "int_wna16": "INT4"}
-"""Modules that choose experts for weights which vLLM repacks for each of its kernels."""
+_OTHERS = {"int8": "INT8", "w4a8": "INT4 (FP8 tokens)", "w4a8_int8": "INT4 (INT8 tokens)"}
+"""Modules that choose experts for weights that jitgen does not compute."""
 
 _logger = logging.getLogger(__name__)
 _for_users = logging.getLogger("vllm.jitgen")  # below vLLM's, whose handlers and level it has
@@ -52,29 +61,23 @@ def register() -> None:
     if NAME not in names:
         _logger.info("VLLM_PLUGINS does not name %s: vLLM keeps its own experts", NAME)
         return
+    if hasattr(getattr(oracle("unquantized"), _LIST, None), NAME):
+        return
     for name, backends in _ORACLES.items():
-        _extend(_oracle(name), partial(extended, backends=backends))
-    for name, form in _REPACKED.items():
+        replace(oracle(name), _LIST, partial(extended, backends=backends))
+    replace(oracle("fp8"), _ORDER, _sooner)
+    for form in vllm_packed.register():
+        _for_users.warning(
+            "jitgen does not compute layers with %s weights: this vLLM has no functions of the "
+            "names that vLLM 0.32 has",
+            form,
+        )
+    for name, form in _OTHERS.items():
         with suppress(ImportError):  # not every vLLM has experts for every format
-            _extend(_oracle(name), partial(telling, form=form))
+            replace(oracle(name), _LIST, partial(telling, form=form))
     if RANKS in names:
         makers = importlib.import_module("vllm.model_executor.layers.fused_moe.all2all_utils")
-        for module in (makers, *map(_oracle, _ORACLES)):
-            make = getattr(module, _MAKE, None)  # which oracles have under the same name
-            if make is not None and not hasattr(make, NAME):
-                setattr(module, _MAKE, between_ranks(make))
-
-
-def _oracle(name: str) -> Any:
-    return importlib.import_module(f"vllm.model_executor.layers.fused_moe.oracle.{name}")
-
-
-def _extend(oracle: Any, around: Callable[[_Choose], _Choose]) -> None:
-    """Replace a module's function that lists experts by the result of `around` for it, once."""
-    choose = oracle.backend_to_kernel_cls
-    if not hasattr(choose, NAME):
-        oracle.backend_to_kernel_cls = made = around(choose)
-        setattr(made, NAME, True)
+        replace(makers, _MAKE, between_ranks)
 
 
 def extended(choose: _Choose, backends: tuple[str, ...]) -> _Choose:
@@ -91,6 +94,23 @@ def extended(choose: _Choose, backends: tuple[str, ...]) -> _Choose:
     return backend_to_kernel_cls
 
 
+def _sooner(order: Callable[..., list[Enum]]) -> Callable[..., list[Enum]]:
+    """
+    Return a function like `order`, which lists the backend with jitgen's experts first if they
+    compute the layer.
+    """
+
+    def get_priority_backends(moe_config: Any, weight_key: Any, activation_key: Any) -> list[Enum]:
+        from jitgen.integrations.vllm_experts import JitgenExperts, batches_of
+
+        found = order(moe_config, weight_key, activation_key)
+        layer = moe_config, weight_key, activation_key, batches_of(moe_config)
+        fits, _ = JitgenExperts.is_supported_config(JitgenExperts, *layer)
+        return sorted(found, key=lambda each: each.name not in _ORACLES["fp8"]) if fits else found
+
+    return get_priority_backends
+
+
 def telling(choose: _Choose, form: str) -> _Choose:
     """
     Return a function like `choose` that logs once that jitgen has no experts with `form` weights.
@@ -101,9 +121,7 @@ def telling(choose: _Choose, form: str) -> _Choose:
         if not told:
             told.append(form)
             _for_users.warning(
-                "jitgen does not compute layers with %s weights: vLLM repacks them for kernels of "
-                "its own",
-                form,
+                "jitgen does not compute layers with %s weights: it has no kernels for them", form
             )
         return choose(backend)
 
@@ -124,5 +142,4 @@ def between_ranks(make: Callable[..., Any]) -> Callable[..., Any]:
         ours = made(asked["moe"], asked["quant_config"], asked)
         return make(*given, **named) if ours is None else ours
 
-    setattr(maybe_make_prepare_finalize, NAME, True)
     return maybe_make_prepare_finalize

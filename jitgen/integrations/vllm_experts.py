@@ -54,6 +54,18 @@ def _tell_once(level: int, message: str, *arguments: object) -> None:
         _logger.log(level, "%s", line)
 
 
+def tell_left(moe: Any, why: str | None) -> None:
+    """Log, once, why jitgen does not compute layers of this kind."""
+    _tell_once(logging.WARNING, "jitgen does not compute layers of %s: %s", _described(moe), why)
+
+
+def batches_of(moe: Any) -> Any:
+    """Return vLLM's name of the format in which tokens come to a layer's experts."""
+    formats = modular_kernel.FusedMoEActivationFormat
+    is_batched = moe.moe_parallel_config.use_batched_activation_format
+    return formats.BatchedExperts if is_batched else formats.Standard
+
+
 def _described(moe: Any) -> str:
     """Return a description of a layer, which is the same for equal layers."""
     sizes = f"{moe.hidden_dim} x {moe.intermediate_size_per_partition}"
@@ -72,6 +84,7 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
     """
 
     expects_unquantized_inputs = True
+    activation_form: str | None = None
 
     def __init__(self, moe_config: Any, quant_config: Any) -> None:
         super().__init__(moe_config, quant_config)
@@ -79,23 +92,20 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
         gate = fields_of(moe_config, quant_config)
         if gate is None:
             raise ValueError(f"jitgen's experts have no {_described(moe_config)} with its numbers")
-        self._gate = gate
-        self._form = NONE
-        if quant_config.quant_dtype is not None:
-            self._form = ROW if quant_config.per_act_token_quant else BLOCK128
-        sizes = Sizes(
+        self.sizes = Sizes(
             hidden=moe_config.hidden_dim,
             intermediate=moe_config.intermediate_size_per_partition,
             experts=moe_config.num_experts,
             local_experts=moe_config.num_local_experts,
             top_k=moe_config.experts_per_token,
-            form=self._form,
+            form=self.form_of(quant_config),
+            activation_format=self.activation_form,
             gate=tuple(gate.items()),
             has_bias=bool(moe_config.has_bias),
         )
-        prewarmed(sizes, max_tokens=moe_config.max_num_tokens)
+        prewarmed(self.sizes, max_tokens=moe_config.max_num_tokens)
         words = "jitgen computes layers of %s, quantised: %s"
-        _tell_once(logging.INFO, words, _described(moe_config), self._form)
+        _tell_once(logging.INFO, words, _described(moe_config), self.sizes.formats)
 
     @staticmethod
     def is_supported_config(
@@ -110,9 +120,14 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
         if fits and fields_of(moe_config) is None:
             fits, why = False, f"no kernel has {moe_config.activation.value} with its numbers"
         if not fits:
-            words = "jitgen does not compute layers of %s: %s"
-            _tell_once(logging.WARNING, words, _described(moe_config), why)
+            tell_left(moe_config, why)
         return fits, why
+
+    def form_of(self, quant_config: Any) -> str:
+        """Return the format of the weights according to vLLM's config of quantisation."""
+        if quant_config.quant_dtype is None:
+            return NONE
+        return ROW if quant_config.per_act_token_quant else BLOCK128
 
     @staticmethod
     def activation_format() -> Any:
@@ -183,21 +198,22 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
             asked, places, chain = self._kept
             if asked == (top_k, experts) and places.hold(sources):
                 return chain
-        w13_scale, w2_scale = (None if x is None else x.detach() for x in sources[2:4])
-        if self._form == ROW:  # (E, N, 1) in vLLM
-            w13_scale, w2_scale = (
-                None if x is None else x.flatten(1) for x in (w13_scale, w2_scale)
-            )
         w13_bias, w2_bias = (None if x is None else x.detach().float() for x in sources[4:])
-        weights = ExpertWeights(
-            w13=w1.detach(),
-            w2=w2.detach(),
-            w13_scale=w13_scale,
-            w2_scale=w2_scale,
-            w13_bias=w13_bias,
-            w2_bias=w2_bias,
-        )
-        chain = chain_of(weights, experts, top_k, **self._gate)
+        weights = ExpertWeights(**self.matrices(w1, w2), w13_bias=w13_bias, w2_bias=w2_bias)
+        chain = chain_of(weights, experts, top_k, **dict(self.sizes.gate))
         if all(x is None or x.dtype is torch.float32 for x in sources[4:]):  # else they are copies
             self._kept = (top_k, experts), Places(sources), chain
         return chain
+
+    def matrices(self, w1: Tensor, w2: Tensor) -> dict[str, Any]:
+        """Return the fields of `ExpertWeights` for the matrices and their scales."""
+        scales = [None if x is None else x.detach() for x in (self.w1_scale, self.w2_scale)]
+        if self.sizes.form == ROW:  # (E, N, 1) in vLLM
+            scales = [None if x is None else x.flatten(1) for x in scales]
+        w13_scale, w2_scale = scales
+        return {
+            "w13": w1.detach(),
+            "w2": w2.detach(),
+            "w13_scale": w13_scale,
+            "w2_scale": w2_scale,
+        }

@@ -18,19 +18,7 @@ from vllm.model_executor.layers.fused_moe import modular_kernel
 from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
 
 from jitgen.events import warn_once
-from jitgen.parallel import Wire, connect
-
-FEW_TOKENS = 256
-"""
-Largest number of tokens of each rank that are sent through windows. With more tokens the number of
-bytes decides the time, and collectives are used.
-"""
-
-_wires: dict[tuple[Any, ...], tuple[Wire, Wire]] = {}
-"""
-The wires by groups and sizes: layers run one after the other, so that layers of one size share
-wires.
-"""
+from jitgen.integrations.wires import Wires, wires_of
 
 
 def made(moe: Any, quant_config: Any, asked: dict[str, Any]) -> Any:
@@ -58,27 +46,15 @@ def made(moe: Any, quant_config: Any, asked: dict[str, Any]) -> Any:
     return JitgenRanks(moe, quant_config, _connected(moe))
 
 
-def _connected(moe: Any) -> tuple[Wire, Wire]:
-    """
-    Return the wires of a layer: the first for few tokens of each rank, the second for any number.
-    """
+def _connected(moe: Any) -> Wires:
+    """Return the wires of a layer."""
     coordinator = get_ep_group()
-    key = coordinator.device_group.group_name, moe.hidden_dim, moe.experts_per_token
-    if key not in _wires:
-        few, many = (
-            connect(
-                coordinator.device_group,
-                hidden=moe.hidden_dim,
-                top_k=moe.experts_per_token,
-                max_tokens=FEW_TOKENS,
-                device=coordinator.device,
-                kind=kind,
-                numerics="fast",  # sums travel
-            )
-            for kind in ("auto", "collectives")
-        )
-        _wires[key] = few, many
-    return _wires[key]
+    return wires_of(
+        coordinator.device_group,
+        hidden=moe.hidden_dim,
+        top_k=moe.experts_per_token,
+        device=coordinator.device,
+    )
 
 
 class JitgenRanks(modular_kernel.FusedMoEPrepareAndFinalizeModular):  # vLLM is untyped
@@ -88,10 +64,10 @@ class JitgenRanks(modular_kernel.FusedMoEPrepareAndFinalizeModular):  # vLLM is 
     Args:
         moe_config: vLLM's config of the layer.
         quant_config: vLLM's config of its formats.
-        wires: The first for few tokens of each rank, the second for any number.
+        wires: The connection to the other ranks.
     """
 
-    def __init__(self, moe_config: Any, quant_config: Any, wires: tuple[Wire, Wire]) -> None:
+    def __init__(self, moe_config: Any, quant_config: Any, wires: Wires) -> None:
         self.moe_config, self.quant_config = moe_config, quant_config
         self._wires = wires
 
@@ -110,15 +86,11 @@ class JitgenRanks(modular_kernel.FusedMoEPrepareAndFinalizeModular):  # vLLM is 
 
     def num_dispatchers(self) -> int:
         """Return the number of ranks."""
-        return self._wires[0].ranks
+        return self._wires.few.ranks
 
     def output_is_reduced(self) -> bool:
         """Return True: `finalize` adds up the results of all ranks."""
         return True
-
-    def _wire(self, room: int) -> Wire:
-        few, many = self._wires
-        return few if room <= few.max_tokens else many
 
     def prepare(
         self,
@@ -147,7 +119,7 @@ class JitgenRanks(modular_kernel.FusedMoEPrepareAndFinalizeModular):  # vLLM is 
             a1 = a1 * topk_weights.to(a1.dtype)
         counts = get_forward_context().dp_metadata.num_tokens_across_dp_cpu
         room = max(1, int(counts.max()))
-        x, ids, weights = self._wire(room).dispatch(
+        x, ids, weights = self._wires.of_room(room).dispatch(
             a1.contiguous(), topk_ids.int().contiguous(), topk_weights.float().contiguous(), room
         )
         return x, None, None, ids, weights
@@ -174,4 +146,4 @@ class JitgenRanks(modular_kernel.FusedMoEPrepareAndFinalizeModular):  # vLLM is 
                 f"{kind}): VLLM_PLUGINS=jitgen,jitgen-ranks"
             )
         room = len(fused_expert_output) // self.num_dispatchers()
-        self._wire(room).combine(fused_expert_output, len(output), out=output)
+        self._wires.of_room(room).combine(fused_expert_output, len(output), out=output)

@@ -12,29 +12,21 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from jitgen.errors import ToolchainError
 from jitgen.integrations import sglang, sglang_experts, sizes, vllm
 from jitgen.integrations.vllm_activations import fields_of
 from jitgen.layer import reference
 from tests import needs
 from tests.moe_cases import EXPERTS, HIDDEN, INTERMEDIATE, TOP_K, Case, make
-
-
-def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> ModuleType:
-    """Put a module of this name, and the packages that it is in, where imports look."""
-    parts = name.split(".")
-    for length in range(1, len(parts)):
-        monkeypatch.setitem(sys.modules, ".".join(parts[:length]), ModuleType(parts[length - 1]))
-    module = ModuleType(name)
-    vars(module).update(names)
-    monkeypatch.setitem(sys.modules, name, module)
-    return module
+from tests.sglang_modules import Sglang, runner_config
+from tests.vllm_modules import MOE, layer_of_vllm, loading, stand_in, vllm_modules
 
 
 @pytest.mark.usefixtures("shared_cache")
@@ -126,14 +118,15 @@ class TestVllm:
         def choose(backend: Backend) -> list[object]:
             return [backend.name]
 
-        stand_in(
-            monkeypatch, "vllm.model_executor.layers.fused_moe.oracle.unquantized"
-        ).backend_to_kernel_cls = choose  # type: ignore[attr-defined]
-        oracles = [sys.modules["vllm.model_executor.layers.fused_moe.oracle.unquantized"]]
-        fp8 = ModuleType("fp8")
-        fp8.backend_to_kernel_cls = choose  # type: ignore[attr-defined]
-        oracles.append(fp8)
-        monkeypatch.setitem(sys.modules, "vllm.model_executor.layers.fused_moe.oracle.fp8", fp8)
+        oracles = [
+            stand_in(
+                monkeypatch,
+                f"{MOE}.oracle.{name}",
+                backend_to_kernel_cls=choose,
+                _get_priority_backends=lambda *_: [],
+            )
+            for name in ("unquantized", "fp8")
+        ]
         experts = ModuleType("vllm_experts")
         experts.JitgenExperts = Ours  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "jitgen.integrations.vllm_experts", experts)
@@ -145,86 +138,43 @@ class TestVllm:
             assert oracle.backend_to_kernel_cls(Backend.TRITON) == [Ours, "TRITON"]
             assert oracle.backend_to_kernel_cls(Backend.MARLIN) == ["MARLIN"]
 
-    def test_formats_that_vllm_repacks_are_told_once(
+    def test_formats_without_kernels_are_told_once(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Their layers had no line in the log. A vLLM without one of these formats is as good."""
-        oracle = "vllm.model_executor.layers.fused_moe.oracle"
+        """A vLLM without one of these formats is as good, and one without functions for others."""
         found = {
             name: stand_in(
-                monkeypatch, f"{oracle}.{name}", backend_to_kernel_cls=lambda each: [each.name]
+                monkeypatch,
+                f"{MOE}.oracle.{name}",
+                backend_to_kernel_cls=lambda each: [each.name],
+                _get_priority_backends=lambda *_: [],
             )
-            for name in ("unquantized", "fp8", "mxfp4", "int_wna16")
+            for name in ("unquantized", "fp8", "mxfp4", "int8", "w4a8")
         }
         monkeypatch.setenv("VLLM_PLUGINS", "jitgen")
         vllm.register()
         vllm.register()
 
         for _ in range(2):
-            for name in ("mxfp4", "int_wna16"):
+            for name in ("int8", "w4a8"):
                 assert found[name].backend_to_kernel_cls(Backend.MARLIN) == ["MARLIN"]
         told = [each.getMessage() for each in caplog.records if each.name == "vllm.jitgen"]
-        assert [line.split(" weights: ")[0].split()[-1] for line in told] == ["MXFP4", "INT4"]
+        forms = [line.removeprefix("jitgen does not compute layers with ") for line in told]
+        missing = ["INT4", "NVFP4", "MXFP8", "MXFP4"]
+        expected = [f"{form} weights: this vLLM" for form in missing]
+        expected += ["INT8 weights: it has", "INT4 (FP8 tokens) weights: it has"]
+        assert [
+            " ".join(form.split()[: len(line.split())])
+            for form, line in zip(forms, expected, strict=True)
+        ] == expected
 
 
 @pytest.fixture
 def vllm_experts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The class that vLLM makes layers of, over stand-ins for what it takes from vLLM."""
-
-    class Modular:
-        """As far as ours asks it: whose scales are those of the layer's config, as they are now."""
-
-        def __init__(self, _moe: Any, quant: Any) -> None:
-            self.quant_config = quant
-
-        w1_scale = property(lambda self: self.quant_config.w1_scale)
-        w2_scale = property(lambda self: self.quant_config.w2_scale)
-        w1_bias = property(lambda self: self.quant_config.w1_bias)
-        w2_bias = property(lambda self: self.quant_config.w2_bias)
-
-    class Experts:
-        """Its checks, as far as they ask ours."""
-
-        @staticmethod
-        def is_supported_config(cls: Any, moe: Any, *_: Any) -> tuple[bool, str | None]:  # noqa: PLW0211
-            fits = cls._supports_activation(moe.activation)
-            return fits, None if fits else f"no {moe.activation.value}"
-
-    layers = "vllm.model_executor.layers"
-    utils = f"{layers}.quantization.utils.quant_utils"
-    names = "Dynamic128Sym", "DynamicTokenSym", "Static128BlockSym", "StaticChannelSym"
-    stand_in(monkeypatch, utils, **{f"kFp8{name}": name for name in names})
-    stand_in(monkeypatch, "vllm.platforms", current_platform=SimpleNamespace(is_cpu=lambda: True))
-    moe = f"{layers}.fused_moe"
-    stand_in(monkeypatch, f"{moe}.topk_weight_and_reduce", TopKWeightAndReduceNoOP=object)
-    classes = {"FusedMoEExpertsModular": Modular, "FusedMoEExperts": Experts}
-    kernel = stand_in(monkeypatch, f"{moe}.modular_kernel", **classes)
-    sys.modules[moe].modular_kernel = kernel  # type: ignore[attr-defined]
-    for name in (utils, "vllm.platforms", f"{moe}.topk_weight_and_reduce"):
-        assert name in sys.modules
-    monkeypatch.delitem(sys.modules, "jitgen.integrations.vllm_experts", raising=False)
+    vllm_modules(monkeypatch)
     yield importlib.import_module("jitgen.integrations.vllm_experts").JitgenExperts
     sys.modules.pop("jitgen.integrations.vllm_experts")
-
-
-def layer_of_vllm(**changes: Any) -> Any:
-    """Return what vLLM says of a layer."""
-    activation = SimpleNamespace(value=changes.pop("activation", "silu"))
-    numbers = ("swiglu_limit", "swiglu_alpha", "swiglu_beta")
-    caps = ("activation_situ_beta", "activation_situ_linear_beta")
-    fields = dict.fromkeys((*numbers, *caps)) | changes
-    return SimpleNamespace(
-        activation=activation,
-        in_dtype=fields.pop("in_dtype", torch.bfloat16),
-        has_bias=fields.pop("has_bias", False),
-        **fields,
-        hidden_dim=HIDDEN,
-        intermediate_size_per_partition=INTERMEDIATE,
-        num_experts=EXPERTS,
-        num_local_experts=EXPERTS,
-        experts_per_token=TOP_K,
-        max_num_tokens=19,
-    )
 
 
 def of_vllm(case: Case, kind: Any, **changes: Any) -> tuple[Any, Callable[..., Tensor]]:
@@ -246,7 +196,8 @@ def of_vllm(case: Case, kind: Any, **changes: Any) -> tuple[Any, Callable[..., T
             zip(("w1_scale", "w2_scale", "w1_bias", "w2_bias"), (*scales, *biases), strict=True)
         ),
     )
-    experts = kind(moe, quant)
+    with loading():
+        experts = kind(moe, quant)
 
     def call(w1: Tensor, w2: Tensor) -> Tensor:
         out = torch.empty_like(case.x)
@@ -414,10 +365,6 @@ class TestVllmExperts:
         assert memory.expired()
 
 
-class Combined(NamedTuple):
-    hidden_states: Tensor
-
-
 def of_sglang(case: Case, **changes: Any) -> tuple[Any, Any, Any]:
     """Return what SGLang hands to its fused experts."""
     weights = case.weights
@@ -426,26 +373,26 @@ def of_sglang(case: Case, **changes: Any) -> tuple[Any, Any, Any]:
         hidden_states=case.x,
         topk_output=SimpleNamespace(topk_weights=case.topk_weights, topk_ids=case.topk_ids),
     )
+    is_row = weights.activation_format == "row"
+    scales = [
+        scale.unsqueeze(-1) if scale is not None and is_row else scale
+        for scale in (weights.w13_scale, weights.w2_scale)
+    ]
     given = {
         **dict.fromkeys(sglang_experts._OTHER_FORMATS, False),
         "w13_weight": weights.w13,
         "w2_weight": weights.w2,
-        "w13_scale": weights.w13_scale,
-        "w2_scale": weights.w2_scale,
-        "b13": None,
-        "b2": None,
+        "w13_scale": scales[0],
+        "w2_scale": scales[1],
+        "b13": weights.w13_bias,
+        "b2": weights.w2_bias,
+        "a13_scale": None,
+        "a2_scale": None,
         "use_fp8_w8a8": is_fp8,
-        "block_shape": [128, 128] if is_fp8 else None,
+        "per_channel_quant": is_row,
+        "block_shape": [128, 128] if is_fp8 and not is_row else None,
     }
-    layer = {
-        **dict.fromkeys(sglang_experts._OTHER_LAYERS),
-        "activation": "silu",
-        "is_gated": True,
-        "no_combine": False,
-        "apply_router_weight_on_input": False,
-        "routed_scaling_factor": 2.5,
-        "num_experts": EXPERTS,
-    }
+    layer = vars(runner_config(num_experts=EXPERTS))
     for name, value in changes.items():
         assert name in given or name in layer
         (given if name in given else layer)[name] = value
@@ -455,19 +402,7 @@ def of_sglang(case: Case, **changes: Any) -> tuple[Any, Any, Any]:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
     """Modules of SGLang as far as `register` looks at them; returns its fused experts."""
-    functions: dict[tuple[str, str], Any] = {("none", "triton"): lambda *_: "its own"}
-    stand_in(
-        monkeypatch, "sglang.srt.layers.moe.token_dispatcher.standard"
-    ).StandardCombineInput = (  # type: ignore[attr-defined]
-        Combined
-    )
-    for name in ("triton", "base"):
-        module = ModuleType(name)
-        vars(module)["FusedOpPool"] = SimpleNamespace(_fused_funcs=functions)
-        full = f"sglang.srt.layers.moe.moe_runner.{name}"
-        monkeypatch.setitem(sys.modules, "sglang.srt.layers.moe.moe_runner", ModuleType("runner"))
-        monkeypatch.setitem(sys.modules, full, module)
-    return functions
+    return Sglang(monkeypatch).functions
 
 
 @needs.compiler
@@ -482,15 +417,68 @@ class TestSglang:
 
         assert pool == usual
 
-    @pytest.mark.parametrize("form", ["block128", pytest.param("bf16", marks=pytest.mark.nightly)])
+    @pytest.mark.parametrize("version", ["0.5.22", "0.5.24", "0.6.0", "0.5.230"])
+    def test_another_version_is_refused(
+        self, version: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its classes may differ in what nothing here would see."""
+        usual = dict(Sglang(monkeypatch, version).functions)
+        monkeypatch.setenv("SGLANG_PLUGINS", "jitgen")
+        with pytest.raises(ToolchainError, match=r"written for SGLang 0\.5\.23 .*\(got "):
+            sglang.register()
+        engine = Sglang(monkeypatch, "0.5.23.post2")
+        sglang.register()
+
+        assert engine.functions.keys() == usual.keys()  # nothing between ranks was asked for
+
+    @pytest.mark.parametrize(
+        ("form", "numbers", "gate"),
+        [
+            ("block128", {}, {}),
+            *(
+                pytest.param(*each, marks=pytest.mark.nightly)
+                for each in (
+                    ("bf16", {}, {}),
+                    ("row", {}, {}),
+                    (
+                        "bf16",
+                        {"gemm1_clamp_limit": 0.3},
+                        {"activation": "swiglu_step", "swiglu_limit": 0.3},
+                    ),
+                    (
+                        "bf16",
+                        {"swiglu_limit": 0.3},
+                        {"activation": "swiglu_clamp", "swiglu_limit": 0.3},
+                    ),
+                    (
+                        "bf16_bias",
+                        {"gemm1_alpha": 1.702, "gemm1_clamp_limit": 7.0},
+                        {
+                            "activation": "swiglu_oai",
+                            "interleaved": True,
+                            "swiglu_limit": 7.0,
+                            "swiglu_alpha": 1.702,
+                        },
+                    ),
+                    ("bf16", {"activation": "relu2", "is_gated": False}, {"activation": "relu2"}),
+                )
+            ),
+        ],
+        ids=str,
+    )
     def test_a_layer(
-        self, form: str, pool: dict[tuple[str, str], Any], monkeypatch: pytest.MonkeyPatch
+        self,
+        form: str,
+        numbers: dict[str, Any],
+        gate: dict[str, Any],
+        pool: dict[tuple[str, str], Any],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setenv("SGLANG_PLUGINS", "jitgen")
         sglang.register()
         sglang.register()
-        case = make(form)
-        given = of_sglang(case)
+        case = make(form, **gate)
+        given = of_sglang(case, **numbers)
         found = [pool["none", "triton"](*given).hidden_states for _ in range(2)]
 
         assert torch.equal(*found)
@@ -500,9 +488,11 @@ class TestSglang:
     @pytest.mark.parametrize(
         "changes",
         [
-            {"activation": "gelu"},
+            {"activation": "mish"},
             {"gemm1_alpha": 1.7},
-            {"b13": torch.zeros(1)},
+            {"activation": "gelu", "swiglu_limit": 10.0},
+            {"a13_scale": torch.ones(1)},
+            {"per_channel_quant": True},
             {"use_int8_w8a8": True},
             {"block_shape": [64, 64]},
             {"no_combine": True},

@@ -37,10 +37,10 @@ def test_they_give_what_one_gives(form: str, number: int, tmp_path: Path) -> Non
 def test_two_processes_share_a_layer_in_every_way(tmp_path: Path) -> None:
     """
     It gives what one process gives, and invariant layers its bits. Windows and collectives give the
-    same bits; `jitgen.moe` does as a layer does; experts move while the layer serves; vLLM's tokens
-    travel; micro-batches have the bits of calls without them; a late rank is masked, also in the
-    middle of micro-batches, and comes back, or is named. What is wrong is refused, by every rank
-    before it sends anything.
+    same bits; `jitgen.moe` does as a layer does; experts move while the layer serves; tokens of
+    vLLM and of SGLang travel; micro-batches have the bits of calls without them; a late rank is
+    masked, also in the middle of micro-batches, and comes back, or is named. What is wrong is
+    refused, by every rank before it sends anything.
     """
     ranks.run(ranks.several, 2, tmp_path)
 

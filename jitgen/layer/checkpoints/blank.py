@@ -86,11 +86,11 @@ def layer(  # noqa: PLR0913  # each is one thing to say
         if prod(shape) >= destinations.MOST_BYTES // 4:
             raise said.error(f"has sizes that no machine has room for: {name} would be {shape}")
         with destinations.allocating(f"from_config, {name}"):
-            weights[name], scale = _zeros(kernel, shape, device, activation_format)
+            weights[name], scale = zeros(kernel, shape, device, activation_format)
         if scale is not None:
             weights[f"{name}_scale"] = scale
         if family.has_bias:
-            weights[f"{name}_bias"] = torch.zeros(shape[:2], device=device)
+            weights[f"{name}_bias"] = torch.zeros(shape[:2], dtype=torch.float32, device=device)
     return config, ExpertWeights(**weights, activation_format=activation_format)
 
 
@@ -128,7 +128,7 @@ def _kernel(said: Said, dequantize: bool) -> tuple[str, int]:
     return GROUPS[values], values
 
 
-def _zeros(
+def zeros(
     kernel: str, shape: tuple[int, int, int], device: torch.device, activation_format: str | None
 ) -> tuple[Matrices, Tensor | None]:
     """Return matrices of zeros (G, N, K), with scales of 1 if the format has scales."""
@@ -139,7 +139,7 @@ def _zeros(
         values = torch.zeros(sizes_of, dtype=torch.int32, device=device)
         return PrepackedWeights(
             values=values,
-            factor=torch.ones(groups, device=device),
+            factor=torch.ones(groups, dtype=torch.float32, device=device),
             n=n,
             k=k,
             layout=BLayout.WIDE1 if is_wide else BLayout.EXACT1,
@@ -150,7 +150,7 @@ def _zeros(
     blocks = (groups, ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK))
     sizes = {BLOCK128: blocks, ROW: (groups, n)}
     values = torch.zeros(shape, dtype=torch.float8_e4m3fn, device=device)
-    return values, torch.ones(sizes[kernel], device=device)
+    return values, torch.ones(sizes[kernel], dtype=torch.float32, device=device)
 
 
 def require_config(said: Said | None) -> Said:
