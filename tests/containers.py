@@ -5,7 +5,8 @@ Containers of the examples, started as far as a machine without a container runt
 A container is a process in mount and network namespaces of its own, below a root folder that it
 cannot write, with a manifest's user, groups, environment, command and volumes and no capabilities.
 What it has of the image is this machine's system, read-only, and an environment of Python with the
-packages that the image's Dockerfile installs and no others. Needs root and util-linux.
+packages that the image's Dockerfile installs and no others; or, where `.ci/images` built one, the
+file system of the image, below a layer of its own. Needs root and util-linux.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Container:
 
     Args:
         folder: For its root, and nothing else.
-        python: The `python` of its image.
+        image: The `python` of its image, or the folder with the file system of one.
         user: Its user and group.
         groups: Its further groups.
         environment: Its variables; nothing is inherited.
@@ -108,7 +109,7 @@ class Container:
     def __init__(
         self,
         folder: Path,
-        python: Path,
+        image: Path,
         *,
         user: int,
         groups: Iterable[int],
@@ -116,10 +117,14 @@ class Container:
         mounts: Mapping[str, tuple[Path, bool]],
     ) -> None:
         self._root = folder
-        # in this order: the environment may be below /tmp, which is a volume of most pods
-        self._mounts = {**mounts, **dict(_of_python(python))}
-        path = f"{python.parent}:/usr/local/bin:/usr/bin:/bin"
-        self._environment = {"PATH": path, **environment}
+        self._image = image
+        self._mounts = dict(mounts)
+        self._environment = dict(environment)
+        if not image.is_dir():
+            # last: the environment may be below /tmp, which is a volume of most pods
+            self._mounts |= dict(_of_python(image))
+            path = f"{image.parent}:/usr/local/bin:/usr/bin:/bin"
+            self._environment = {"PATH": path, **environment}
         self._user = [f"--reuid={user}", f"--regid={user}"]
         joined = ",".join(map(str, groups))
         self._user.append(f"--groups={joined}" if joined else "--clear-groups")
@@ -143,14 +148,7 @@ class Container:
 
     def _script(self, words: Iterable[str]) -> str:
         root = self._root
-        lines = [f"mount -t tmpfs -o mode=0755,size=64m none {root}", f"mkdir {root}/proc"]
-        for place in map(Path, _SYSTEM):
-            if place.is_symlink():
-                lines.append(f"cp -P {place} {root}{place}")
-            elif place.is_dir():
-                lines += _mounted(place, f"{root}{place}", writable=False)
-        lines.append(f"mkdir {root}/etc")
-        lines += [f"cp -a /etc/{each} {root}/etc/{each}" for each in _SETTINGS]
+        lines = self._layered() if self._image.is_dir() else self._lent()
         for each in ("/dev", "/proc"):
             lines += [f"mkdir -p {root}{each}", f"mount --rbind {each} {root}{each}"]
         for place, (source, writable) in self._mounts.items():
@@ -170,6 +168,30 @@ class Container:
             f"exec {shlex.join(command)}",
         ]
         return "\n".join(lines)
+
+    def _lent(self) -> list[str]:
+        """Mount a root that has the system of this machine."""
+        root = self._root
+        lines = [f"mount -t tmpfs -o mode=0755,size=64m none {root}", f"mkdir {root}/proc"]
+        for place in map(Path, _SYSTEM):
+            if place.is_symlink():
+                lines.append(f"cp -P {place} {root}{place}")
+            elif place.is_dir():
+                lines += _mounted(place, f"{root}{place}", writable=False)
+        lines.append(f"mkdir {root}/etc")
+        return lines + [f"cp -a /etc/{each} {root}/etc/{each}" for each in _SETTINGS]
+
+    def _layered(self) -> list[str]:
+        """Mount the file system of the image, with a layer for the places of volumes."""
+        layer = f"{self._root}-layer"
+        own = f"lowerdir={self._image.resolve()},upperdir={layer}/upper,workdir={layer}/work"
+        return [
+            f"mkdir {layer}",
+            f"mount -t tmpfs -o mode=0755,size=64m none {layer}",
+            f"mkdir {layer}/upper {layer}/work",
+            f"mount -t overlay -o {own} none {self._root}",
+            f"cp /etc/hosts {self._root}/etc/hosts",  # as runtimes do
+        ]
 
 
 def beside(process: subprocess.Popen[bytes], *words: str | Path) -> list[str]:

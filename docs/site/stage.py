@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from docs.site import api, commands, navigation
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES, STYLE = "examples.md", "site.css"
+EXAMPLES, ASSETS = "examples.md", ("site.css", "site.js")
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 """A link to something that is no URL, in four parts; target and anchor are the middle ones."""
 
@@ -73,7 +73,8 @@ def written(folder: Path) -> Path:
         _write(pages / place(path), crossed(text, place(path)))
     for where, text in generated().items():
         _write(pages / where, crossed(text, where))
-    shutil.copyfile(Path(__file__).with_name(STYLE), pages / STYLE)
+    for asset in ASSETS:
+        shutil.copyfile(Path(__file__).with_name(asset), pages / asset)
     settings = {
         "INHERIT": str(Path(__file__).with_name("mkdocs.yml")),
         "docs_dir": str(pages),

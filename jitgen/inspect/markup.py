@@ -67,7 +67,11 @@ def table(
     numbers: Iterable[int] = (),
     **more: object,
 ) -> Markup:
-    """Return a table; `numbers` are the columns that are aligned to the right."""
+    """
+    Return a table, which scrolls in itself where it is too wide, also by the keyboard.
+
+    `numbers` are the columns that are aligned to the right.
+    """
     right = set(numbers)
 
     def cells(name: str, values: Iterable[object], **extra: object) -> Markup:
@@ -78,7 +82,7 @@ def table(
 
     head = tag("thead", tag("tr", cells("th", heads, scope="col")))
     body = tag("tbody", *(tag("tr", cells("td", row)) for row in rows))
-    return tag("div", tag("table", head, body, **more), class_="scroll")
+    return tag("div", tag("table", head, body, **more), class_="scroll", tabindex="0")
 
 
 def fields(pairs: Iterable[tuple[object, object]]) -> Markup:

@@ -46,6 +46,7 @@ class Running:
         url: Address at which it listens.
         scheme: ``https`` where it has a certificate.
         bundles: The folder of bundles, where there is one.
+        patience_s: Seconds that a start or an end may take.
         process: The process of the service.
     """
 
@@ -79,6 +80,7 @@ class Running:
         self.http = pool()
         self.scheme = "http"
         self.bundles = folder
+        self.patience_s = 60.0
 
     def start(self, descriptors: int = 0, until: str = "/readyz") -> None:
         """
@@ -96,7 +98,7 @@ class Running:
                 stderr=log,
                 env={n: v for n, v in os.environ.items() if not n.startswith("JITGEN_")},
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + self.patience_s
         port = 0
         while time.monotonic() < deadline:
             for line in self.log.read_bytes()[begin:].splitlines():
@@ -126,7 +128,7 @@ class Running:
         """Send signal `number` to the service and wait for its end; return the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(self.patience_s)
 
     def events(self) -> list[dict[str, Any]]:
         """Return the lines of the service's log."""

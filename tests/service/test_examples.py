@@ -2,7 +2,8 @@
 """
 The examples of images, pods and units, started: by the manifests' own commands, users and volumes.
 
-No container runtime and no registry is asked. `tests/containers.py` says what stands for an image.
+No container runtime and no registry is asked. `.ci/images` builds the images, and EXAMPLE_IMAGES is
+the folder with their file systems; else `tests/containers.py` says what stands for an image.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import sysconfig
 import time
 import venv
@@ -22,6 +22,7 @@ import pytest
 
 from tests import containers, documents, runtime_host
 from tests.containers import Container, Stage, secret, volume
+from tests.service.operating import authority, certificate, jitgen, kernel_from
 from tests.unit.test_release import _built
 
 pytestmark = [
@@ -33,18 +34,48 @@ PLAN = {"PLAN": "route", "TARGET": "cpu"}
 EXAMPLES = documents.ROOT / "examples"
 SERVE = "registry.example/serve:v1"
 START_S = 120
+BUILT = os.environ.get("EXAMPLE_IMAGES", "")
+SERVER = (
+    {} if BUILT else {"/opt/serve/server.py": (EXAMPLES / "bundle" / "server.py", False)}
+)  # an image has it already
 
 
 class Image:
-    """An image of the examples: its stage of a Dockerfile, and the Python that stands for it."""
+    """
+    An image of the examples.
 
-    def __init__(self, stage: Stage, python: Path) -> None:
-        self.stage, self.python = stage, python
-        self.user = int(stage.last("USER").partition(":")[0])
+    Args:
+        files: The Python that stands for it, or the folder with its file system.
+        config: Its user, command and variables, as a builder of images writes them.
+    """
 
-    def command(self) -> list[str]:
-        command: list[str] = json.loads(self.stage.last("CMD"))
-        return command
+    def __init__(self, files: Path, config: dict[str, Any]) -> None:
+        self.files = files
+        self.user = int(config["User"].partition(":")[0])
+        self.command: list[str] = config["Cmd"]
+        self.environment = dict(each.split("=", 1) for each in config["Env"])
+
+    @classmethod
+    def replayed(cls, stage: Stage, python: Path) -> Image:
+        """Return the image of a stage of a Dockerfile, for which `python` stands."""
+        variables = [f"{name}={value}" for name, value in stage.values.items()]
+        command = json.loads(stage.last("CMD"))
+        return cls(python, {"User": stage.last("USER"), "Cmd": command, "Env": variables})
+
+    @classmethod
+    def built(cls, name: str) -> Image:
+        """Return the image that `.ci/images` built from a folder of the examples."""
+        config = json.loads((Path(BUILT) / f"{name}.json").read_text(encoding="utf-8"))
+        return cls(Path(BUILT) / name, config)
+
+    @classmethod
+    def of_service(cls, request: pytest.FixtureRequest) -> Image:
+        """Return the image of the service, built or replayed."""
+        if BUILT:
+            return cls.built("service")
+        (stage,) = containers.stages(EXAMPLES / "service" / "Dockerfile", {})
+        assert stage.packages == ["jitgen[server]"]
+        return cls.replayed(stage, request.getfixturevalue("complete"))
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +113,14 @@ def complete(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(
-    complete: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Image, Path]:
     """The image of examples/bundle, built by its steps, and the folder with its kernels."""
+    if BUILT:
+        image = Image.built("bundle")
+        return image, image.files
+    complete: Path = request.getfixturevalue("complete")
+    wheel: Path = request.getfixturevalue("wheel")
     folder = tmp_path_factory.mktemp("bundle")
     first, last = containers.stages(EXAMPLES / "bundle" / "Dockerfile", PLAN)
     kernels, made = folder / "opt", folder / "tmp"
@@ -105,7 +141,7 @@ def built(
     names = [name for name in last.packages if name not in ("jitgen", _LIBRARY)]
     assert last.without_requirements == ["jitgen", _LIBRARY]
     python = _with_wheel(runtime_host.make(folder / "venv", names), wheel)
-    image = Image(last, python)
+    image = Image.replayed(last, python)
     for number, step in enumerate(_steps(last)):
         container = Container(folder / f"last-{number}", python, environment=last.values, **builder)
         done = container.run("sh", "-ec", step)
@@ -171,10 +207,10 @@ class Pod:
         }
         return Container(
             self.folder / f"root-{name}",
-            self.image.python,
+            self.image.files,
             user=self.user,
             groups=[self.group],
-            environment={**self.image.stage.values, **variables},
+            environment={**self.image.environment, **variables},
             mounts={**mounts, **self.others},
         )
 
@@ -185,7 +221,7 @@ class Pod:
             assert done.returncode == 0, f"{each['name']}: {done.stdout}{done.stderr}"
         (spec,) = self.spec["containers"]
         log = self.folder / "log.txt"
-        command = spec.get("command", self.image.command())
+        command = spec.get("command", self.image.command)
         process = self.container(spec, spec["name"]).start(*command, log=log)
         self.wait(process, "startupProbe")
         assert self.probe(process, "livenessProbe")[0] == 200
@@ -216,23 +252,10 @@ def _specs(file: str) -> dict[str, dict[str, Any]]:
     return {each["metadata"]["name"]: each for each in containers.documents(EXAMPLES / file)}
 
 
-def _jitgen(*words: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "jitgen", *words],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_a_pod_starts_with_a_mounted_bundle(built: tuple[Image, Path], tmp_path: Path) -> None:
     image, folder = built
     spec = _specs("bundle/kubernetes.yaml")["serve-mounted"]["spec"]
-    others = {"/opt/serve/server.py": (EXAMPLES / "bundle" / "server.py", False)}
-    pod = Pod(spec, tmp_path, image, {"kernels": folder / "opt" / "jitgen"}, others=others)
+    pod = Pod(spec, tmp_path, image, {"kernels": folder / "opt" / "jitgen"}, others=SERVER)
 
     process = pod.start()
     try:
@@ -251,20 +274,19 @@ def test_a_pod_imports_a_signed_bundle(built: tuple[Image, Path], tmp_path: Path
     trust, bundle = tmp_path / "trust.json", tmp_path / "kernels.tar"
     builder = tmp_path / "builder.pem"
     at = {"JITGEN_TRUST": str(trust), "JITGEN_CACHE_DIR": str(tmp_path / "root")}
-    _jitgen("trust", "init", "--root-key", str(tmp_path / "root.pem"), **at)
-    public = json.loads(_jitgen("trust", "key", str(builder), "--json", **at))["public"]
-    _jitgen("trust", "add", "--root-key", str(tmp_path / "root.pem"), public, **at)
-    _jitgen("prewarm", PLAN["PLAN"], "--arch", PLAN["TARGET"], **at)
+    jitgen("trust", "init", "--root-key", str(tmp_path / "root.pem"), **at)
+    public = json.loads(jitgen("trust", "key", str(builder), "--json", **at))["public"]
+    jitgen("trust", "add", "--root-key", str(tmp_path / "root.pem"), public, **at)
+    jitgen("prewarm", PLAN["PLAN"], "--arch", PLAN["TARGET"], **at)
     export = ("bundle", "export", PLAN["PLAN"], "--arch", PLAN["TARGET"], "-o", str(bundle))
-    _jitgen(*export, "--sign", str(builder), "--builder", "tests", **at)
+    jitgen(*export, "--sign", str(builder), "--builder", "tests", **at)
     spec = _specs("bundle/kubernetes.yaml")["serve-imported"]["spec"]
     group = spec["securityContext"]["fsGroup"]
     volumes = {
         "bundle": secret(tmp_path / "claim", {"kernels.tar": bundle.read_bytes()}, group=group),
         "trust": secret(tmp_path / "config", {"trust.json": trust.read_bytes()}, group=group),
     }
-    others = {"/opt/serve/server.py": (EXAMPLES / "bundle" / "server.py", False)}
-    pod = Pod(spec, tmp_path / "pod", image, volumes, others=others)
+    pod = Pod(spec, tmp_path / "pod", image, volumes, others=SERVER)
 
     process = pod.start()
     try:
@@ -277,9 +299,9 @@ def test_a_pod_imports_a_signed_bundle(built: tuple[Image, Path], tmp_path: Path
     assert {*json.loads(body).values()} == {"disk"}
 
     unsigned = tmp_path / "unsigned.tar"
-    _jitgen(*export[:-1], str(unsigned), **at)
+    jitgen(*export[:-1], str(unsigned), **at)
     (volumes["bundle"] / "kernels.tar").write_bytes(unsigned.read_bytes())
-    refused = Pod(spec, tmp_path / "refused", image, volumes, others=others)
+    refused = Pod(spec, tmp_path / "refused", image, volumes, others=SERVER)
     (init,) = spec["initContainers"]
 
     done = refused.container(init, "kernels").run(*init["command"])
@@ -287,12 +309,12 @@ def test_a_pod_imports_a_signed_bundle(built: tuple[Image, Path], tmp_path: Path
     assert "sign" in done.stderr
 
 
-def test_two_replicas_of_the_service_start_and_sign(complete: Path, tmp_path: Path) -> None:
+def test_two_replicas_of_the_service_start_and_sign(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """A kernel that one compiled, the other takes from the bucket, here a folder."""
     pytest.importorskip("cryptography")
-    (stage,) = containers.stages(EXAMPLES / "service" / "Dockerfile", {})
-    assert stage.packages == ["jitgen[server]"]
-    image = Image(stage, complete)
+    image = Image.of_service(request)
     specs = {
         (each["kind"], each["metadata"]["name"]): each
         for each in containers.documents(EXAMPLES / "service" / "kubernetes.yaml")
@@ -301,14 +323,7 @@ def test_two_replicas_of_the_service_start_and_sign(complete: Path, tmp_path: Pa
     assert spec["replicas"] == 2
     pod_spec = spec["template"]["spec"]
     group = pod_spec["securityContext"]["fsGroup"]
-    root_key, signing, trust = (
-        tmp_path / name for name in ("root.pem", "signing.pem", "trust.json")
-    )
-    at = {"JITGEN_TRUST": str(trust)}
-    _jitgen("trust", "init", "--root-key", str(root_key), **at)
-    public = json.loads(_jitgen("trust", "key", str(signing), "--json", **at))["public"]
-    _jitgen("trust", "add", "--root-key", str(root_key), public, **at)
-    token = json.loads(_jitgen("token", "pods", "--scopes", "read,compile", "--json"))
+    signing, trust, token = authority(tmp_path)
     tables = specs["ConfigMap", "jitgen-service"]["data"]["service.toml"]
     shared = "s3://jitgen-kernels/v1"
     assert shared in tables
@@ -326,7 +341,7 @@ def test_two_replicas_of_the_service_start_and_sign(complete: Path, tmp_path: Pa
             group=group,
         ),
         "secret": secret(tmp_path / "secret", given, group=group),
-        "tls": secret(tmp_path / "tls", _certificate(tmp_path), group=group),
+        "tls": secret(tmp_path / "tls", certificate(tmp_path), group=group),
     }
     started = []
     try:
@@ -341,10 +356,8 @@ def test_two_replicas_of_the_service_start_and_sign(complete: Path, tmp_path: Pa
             started.append((pod, pod.start()))
         for number, (pod, process) in enumerate(started):
             pod.wait(process, "readinessProbe")
-            assert (
-                _kernel_from(process, tmp_path / f"client-{number}", token["token"], at)
-                == "service"
-            )
+            folder = tmp_path / f"client-{number}"
+            assert kernel_from(process, folder, token["token"], trust) == "service"
         compiles = [_compiles(pod, process, token["token"]) for pod, process in started]
     finally:
         for _, process in started:
@@ -353,53 +366,8 @@ def test_two_replicas_of_the_service_start_and_sign(complete: Path, tmp_path: Pa
     assert compiles == [1.0, 0.0]
 
 
-def _kernel_from(
-    process: subprocess.Popen[bytes], folder: Path, token: str, trusting: dict[str, str]
-) -> str:
-    """Get a kernel as a client of a replica; return where it came from."""
-    folder.mkdir()
-    (folder / "token").write_text(token)
-    (folder / "token").chmod(0o600)
-    program = (
-        "import jitgen, jitgen.plans\n"
-        "config = jitgen.plans.configs(jitgen.plans.load('route'), 'cpu')[0]\n"
-        "print(jitgen.get_kernel(config, 'cpu').tier)\n"
-    )
-    done = subprocess.run(
-        containers.beside(process, sys.executable, "-c", program),
-        env={
-            **os.environ,
-            **trusting,
-            "JITGEN_SERVICE": "https://127.0.0.1:8555",
-            "JITGEN_TOKEN_FILE": str(folder / "token"),
-            "JITGEN_CACHE_DIR": str(folder / "cache"),
-            "SSL_CERT_FILE": str(folder.parent / "tls.crt"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 def _compiles(pod: Pod, process: subprocess.Popen[bytes], token: str) -> float:
     status, text = pod.ask(process, "/metrics", token)
     assert status == 200, text
     lines = [line for line in text.splitlines() if line.startswith("jitgen_service_compiles_total")]
     return sum(float(line.split()[-1]) for line in lines)
-
-
-def _certificate(folder: Path) -> dict[str, bytes]:
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-    key, certificate = folder / "tls.key", folder / "tls.crt"
-    subprocess.run(
-        [
-            *command.split(),
-            *("-subj", "/CN=jitgen-service", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return {"tls.key": key.read_bytes(), "tls.crt": certificate.read_bytes()}

@@ -284,15 +284,48 @@ def test_digests_and_provenance_are_those_of_the_files(dist: Path) -> None:
     assert commit["digest"]["gitCommit"] == head.strip()
 
 
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `python` of an environment with tools that judge a release, which come from an index."""
+    folder = tmp_path_factory.mktemp("tools")
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    packages = ("twine", "cyclonedx-python-lib[json-validation]>=11,<12")
+    subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True)
+    return python
+
+
 @pytest.mark.nightly
-def test_an_index_would_take_them(dist: Path, tmp_path: Path) -> None:
-    """By ``twine check``, which comes from an index."""
-    venv.create(tmp_path, with_pip=True)
-    python = tmp_path / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", "twine"], check=True)
+def test_an_index_would_take_them(dist: Path, tools: Path) -> None:
+    """By ``twine check``."""
     files = [*dist.glob("*.whl"), *dist.glob("*.tar.gz")]
 
-    subprocess.run([python, "-m", "twine", "check", "--strict", *files], check=True)
+    subprocess.run([tools, "-m", "twine", "check", "--strict", *files], check=True)
+
+
+VALIDATE = """
+import sys
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+print(JsonStrictValidator(SchemaVersion.V1_6).validate_str(sys.stdin.read()) or "valid")
+"""
+
+
+@pytest.mark.nightly
+def test_the_bill_is_as_its_schema_says(dist: Path, tools: Path) -> None:
+    """By CycloneDX's own validator, which also refuses fields that the schema does not have."""
+    text = (dist / f"jitgen-{__version__}.cdx.json").read_text(encoding="utf-8")
+    wrong = json.dumps({**json.loads(text), "licence": "Apache-2.0"})
+    said = [
+        subprocess.run(
+            [tools, "-c", VALIDATE], input=each, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for each in (text, wrong)
+    ]
+
+    assert said[0] == "valid"
+    assert "licence" in said[1]
 
 
 WALK = (
