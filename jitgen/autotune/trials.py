@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -100,9 +101,8 @@ class Trials:
 
     def time(self, names: list[str]) -> list[float]:
         """
-        Return the microseconds of each kernel, timed in turn: the mean over all row distributions.
-
-        See `jitgen.autotune.turns`.
+        Return the microseconds of each kernel, timed in turn, over all row distributions: see
+        `over_all`, and `jitgen.autotune.turns`.
         """
 
         def calls(workload: Workload) -> list[Call]:
@@ -110,7 +110,7 @@ class Trials:
 
         on_gpu = self._arch.is_gpu
         found = [in_turn(calls, proof.workload, on_gpu=on_gpu) for proof in self._opened()]
-        return [statistics.fmean(of_one) * 1e6 for of_one in zip(*found, strict=True)]
+        return [each * 1e6 for each in over_all(found)]
 
     def _call(self, name: str, workload: Workload) -> Call:
         if name not in self._configs:
@@ -122,6 +122,23 @@ class Trials:
         if not self._proofs:
             raise RuntimeError("no problem is open")
         return self._proofs
+
+
+def over_all(found: Sequence[Sequence[float]]) -> list[float]:
+    """
+    Return one time of each kernel from its times with each row distribution.
+
+    It is the mean of the best times, longer by the root mean square of the parts by which the
+    kernel is slower. So a kernel that is a little slower with each distribution is ahead of one
+    that is the best with some and much slower with others: a call may have any of them.
+    """
+    best = [min(times) for times in found]
+    behind = [
+        [us / least - 1 for us, least in zip(of_one, best, strict=True)]
+        for of_one in zip(*found, strict=True)
+    ]
+    lost = [math.sqrt(statistics.fmean(part**2 for part in parts)) for parts in behind]
+    return [statistics.fmean(best) * (1 + each) for each in lost]
 
 
 def _are_equal(one: Tensor, other: Tensor) -> bool:

@@ -43,7 +43,8 @@ class TuningRecord:
     Attributes:
         problem: The problem that represents its bucket.
         winner: Name of the fastest kernel.
-        times_us: Microseconds of each kernel that was measured, by name.
+        times_us: Microseconds of each kernel that was measured, by name. Of several batches it is
+            the time of the best kernels, longer by the part by which the kernel is slower.
         excluded: Why a kernel must not be chosen, by name: it failed, hung, or was wrong.
         date: Time of the measurements, in ISO 8601.
     """

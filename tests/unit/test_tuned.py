@@ -81,6 +81,15 @@ class TestOrder:
         tuned.record(Store.open(), GPU, record(1, apart=apart))
         assert select(PROBLEM, GPU).config.name(GPU) == NAMES[1]
 
+    @pytest.mark.parametrize(("apart", "winner"), [(2.9, 0), (3.1, 1)])
+    def test_a_record_with_even_rows_needs_a_smaller_lead(
+        self, tables: Path, apart: float, winner: int
+    ) -> None:
+        """A kernel that is far behind with even or with uneven rows does not win in it."""
+        ship(tables, record(1, apart=apart, date="2026-11-29T15:33:00+00:00"))
+
+        assert select(PROBLEM, GPU).config.name(GPU) == NAMES[winner]
+
     @pytest.mark.parametrize(
         ("us", "source", "winner"), [(104.0, "model", 0), (106.0, "shipped", 2)]
     )

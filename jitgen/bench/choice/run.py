@@ -73,9 +73,9 @@ def _add(report: ChoiceReport, case: Case, arch: Arch) -> None:
     report.found.append(measure(case, arch))
 
 
-def measure(case: Case, arch: Arch) -> Measured:
+def measure(case: Case, arch: Arch, configs: Sequence[GroupedGemmConfig] | None = None) -> Measured:
     """
-    Return the times of every candidate of `case`.
+    Return the times of `configs` for `case`; None: of every candidate.
 
     Raises:
         WrongResult: A candidate gives a wrong result; no candidate is timed then.
@@ -85,7 +85,7 @@ def measure(case: Case, arch: Arch) -> Measured:
     if arch.is_gpu:
         torch.cuda.empty_cache()
     start = time.perf_counter()
-    configs = kernels_of([case], arch)
+    configs = kernels_of([case], arch) if configs is None else configs
     workload = Workload.random(case.asked, case.row_counts, device=device_of(arch))
     proof = Proof(workload)
     for config in configs:
