@@ -41,7 +41,7 @@ from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
 LAUNCH_S = 90.0
-"""Most seconds until a side's first result; some compile for half a minute."""
+"""Most seconds until a side's first result; some compile for a minute."""
 
 PUBLIC = file_of(NAME)
 LEFT_OUT = "the file of cases leaves peers out of this one"
