@@ -30,8 +30,8 @@ from jitgen.bench.hopper_fp4.formats import FORMATS
 from jitgen.bench.hopper_fp4.operands import Tokens, Weights
 from jitgen.bench.hopper_fp4.report import FP8, Fp4Report, Measured, SideTimes
 from jitgen.bench.hopper_fp4.sides import ARCH, OURS, UNPACKED, UNPACKED_ROWS, Own, Side, kernels
-from jitgen.bench.peers import mxfp4
-from jitgen.bench.peers.mxfp4 import DISTRIBUTIONS
+from jitgen.bench.peers import prepacked
+from jitgen.bench.peers.prepacked import DISTRIBUTIONS
 from jitgen.bench.runner import ROUNDS, Contest, Ready, begin, device, of_every_device
 from jitgen.bench.suite import Given, Suite
 from jitgen.config import Arch, Layout
@@ -41,7 +41,7 @@ from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
 LAUNCH_S = 90.0
-"""Most seconds until a side's first result; some compile for half a minute."""
+"""Most seconds until a side's first result; some compile for a minute."""
 
 PUBLIC = file_of(NAME)
 LEFT_OUT = "the file of cases leaves peers out of this one"
@@ -248,7 +248,8 @@ def _run(
     report: Fp4Report, steps: Sequence[Step], given: Given, save: Callable[[], None]
 ) -> Iterator[Step]:
     require_hopper()
-    peers, absent = mxfp4.find_all() if given["use_peers"] else ([], {})
+    found = prepacked.find_all(formats=given["formats"]) if given["use_peers"] else ([], {})
+    peers, absent = found
     report.absent.update(absent)
     how = Method(**{name: given[name] for name in ("rounds", "seconds", "candidates", "formats")})
     yield from run(report, steps, peers, how, save)

@@ -11,7 +11,7 @@ conversions that a caller has to repeat for every call are part of its time.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jitgen.config import DType, Layout, ScaleGranularity
@@ -91,15 +91,15 @@ DISTRIBUTIONS = ("deep-gemm", "sgl-deep-gemm", "flashinfer-python", "triton")
 """Python distributions of the peers that most suites use."""
 
 
-def make(path: str) -> Any:
+def make(path: str, *arguments: object) -> Any:
     """
-    Return an instance of the class at ``module:Class``.
+    Return an instance of the class at ``module:Class``, made with `arguments`.
 
     Raises:
         Unavailable: What it needs is not installed.
     """
     module, _, attribute = path.partition(":")
-    return getattr(importlib.import_module(module), attribute)()
+    return getattr(importlib.import_module(module), attribute)(*arguments)
 
 
 def imported(module: str, what: str = "") -> Any:
@@ -138,14 +138,20 @@ def find(name: str) -> Peer:
 
 
 def find_all(
-    names: Sequence[str] = NAMES, classes: Mapping[str, str] = _CLASSES
+    names: Sequence[str] = NAMES, find_one: Callable[[str], Any] = find
 ) -> tuple[list[Any], dict[str, str]]:
-    """Return the peers among `names` that are available, and for each other peer the reason."""
+    """
+    Return the peers with `names` that are available, and for each other one the reason.
+
+    Args:
+        names: Names of peers.
+        find_one: Returns the peer with a name, or raises.
+    """
     found: list[Any] = []
     missing: dict[str, str] = {}
     for name in names:
         try:
-            found.append(make(classes[name]))
+            found.append(find_one(name))
         except Unavailable as reason:
             missing[name] = str(reason)
         except Exception as error:  # others' code may raise anything, when it is imported too
