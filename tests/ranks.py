@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import errno
 import gc
+import itertools
 import logging
 import os
 import time
@@ -25,7 +26,9 @@ from torch import Tensor
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.layer import ranks as bench
+from jitgen.config.format import Format
 from jitgen.errors import InputError, PeerTimeout
+from jitgen.layer.problems import sent_as
 from jitgen.parallel import ExpertMap, Wire, balance, connect, share
 from tests.moe_cases import Case, make
 
@@ -299,6 +302,44 @@ def invariant(rank: int, ranks: int, form: str) -> None:
         jitgen.MoELayer(config, mine, max_tokens=MOST, group=wire)
 
 
+def quantised(rank: int, ranks: int, *forms: str) -> None:
+    """
+    Compare layers whose tokens are quantised before they are sent with those whose tokens are not,
+    bit by bit: with sums and with rows of experts, in one pass and in several, and with experts in
+    several places.
+    """
+    for form, numerics in itertools.product(forms, ("fast", "invariant")):
+        case = make(form, tokens=1)
+        config = dataclasses.replace(case.config, numerics=numerics)
+        mine = part_of(case, rank, ranks)
+        sizes: dict[str, Any] = {"hidden": config.hidden, "top_k": config.top_k}
+        sizes |= {"max_tokens": MOST, "device": "cpu", "numerics": numerics}
+        usual, sent = (
+            connect(dist.group.WORLD, kind="windows", quantise=each, **sizes)
+            for each in (False, True)
+        )
+        wanted_of = jitgen.MoELayer(config, mine, max_tokens=MOST, group=usual)
+        few = dataclasses.replace(config, chunk_tokens=2 * ranks)
+        places = balance([*range(config.experts)], ranks, 2 * ranks - config.experts % ranks)
+        layers = [
+            jitgen.MoELayer(each, mine, max_tokens=MOST, group=sent) for each in (config, few)
+        ]
+        if numerics == "invariant":
+            layers.append(
+                jitgen.MoELayer(config, mine, max_tokens=MOST, group=sent, expert_map=places)
+            )
+        for number, counts in enumerate(COUNTS):
+            x, weights, ids, shared, gate = given(case, rank, counts[rank], number)
+            extra: dict[str, Tensor] = {} if number == 0 else {"shared": shared}
+            extra |= {"shared_weights": gate} if number == 2 else {}
+            wanted = wanted_of(x, weights, ids, rank_tokens=max(counts), **extra)
+            for layer in layers:
+                found = layer(x, weights, ids, rank_tokens=max(counts), **extra)
+                assert torch.equal(found, wanted), (form, numerics, number)
+        zeros = dataclasses.replace(config, zero_experts=1)  # which need the tokens themselves
+        assert sent_as(zeros, mine) is Format.NONE
+
+
 def _in_places(rank: int, case: Case, mine: jitgen.ExpertWeights, wire: Wire) -> None:
     """Let experts have several places, and passes few tokens: bits are those of one rank still."""
     config = dataclasses.replace(case.config, zero_experts=2)
@@ -324,6 +365,7 @@ def several(rank: int, ranks: int) -> None:
     refused(rank, ranks)
     layers(rank, ranks, "block128")
     invariant(rank, ranks, "block128")
+    quantised(rank, ranks, "block128")
     calls(rank, ranks)
     same_bits(rank, ranks)
     moves(rank, ranks, "block128")

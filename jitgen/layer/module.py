@@ -311,6 +311,7 @@ class MoELayer(nn.Module):
             trains=trains,
             num_ranks=num_ranks,
             can_mask=self._wire is not None and self._wire.can_mask,
+            quantises=self._wire is not None and self._wire.quantises,
             lora=self.lora,
         )
 

@@ -6,10 +6,11 @@ experts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from jitgen.config import Arch
+from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
 from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows
@@ -18,11 +19,13 @@ from jitgen.layer.lora import problems as of_lora
 from jitgen.layer.one_launch import in_plan, most_tokens
 from jitgen.layer.problems import (
     between_ranks,
+    copied,
     joined_problem,
     of_gradients,
     of_matrices,
     of_rows,
     of_tokens,
+    sent_as,
 )
 from jitgen.layer.weights import require_trained
 from jitgen.plans.plan import Plan
@@ -40,6 +43,7 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
     trains: bool = False,
     num_ranks: int | None = None,
     can_mask: bool = False,
+    quantises: bool = False,
     lora: ExpertLora | None = None,
 ) -> Plan:
     """
@@ -56,6 +60,7 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
         num_ranks: Ranks that share the layer by a group, each with `max_tokens`, which must be
             given then; None: there is no group.
         can_mask: Whether ranks that are late are masked.
+        quantises: Whether ranks quantise tokens before they send them, where they can.
         lora: The adapters of the layer.
 
     Raises:
@@ -73,6 +78,7 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
     by_row = tuple(of_rows(config, weights))
     if trains:
         by_row += tuple(of_gradients(config, weights))
+    of_wire = {"can_mask": can_mask, "quantises": quantises}
     joined = joined_problem(config, weights, target(arch))
     few = min(tokens, joined_tokens(config)) if chain.starts_early and chain.joins else 0
     joining: tuple[Sweep, ...] = ()
@@ -99,7 +105,7 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
         + joining
         + tuple(_at_once(chain, tokens, target(arch)))
         + tuple(_masked(chain, masked))
-        + tuple(_of_ranks(chain, max_tokens, num_ranks, can_mask=can_mask))
+        + tuple(_of_ranks(chain, max_tokens, num_ranks, tokens, of_wire))
         + tuple(_of_lora(chain, tokens, lora)),
     )
 
@@ -123,17 +129,26 @@ def _masked(chain: Chain, most: int | None) -> Iterator[Sweep]:
 
 
 def _of_ranks(
-    chain: Chain, max_tokens: int | None, num_ranks: int | None, *, can_mask: bool
+    chain: Chain,
+    max_tokens: int | None,
+    num_ranks: int | None,
+    tokens: int,
+    of_wire: Mapping[str, bool],
 ) -> Iterator[Sweep]:
     """
-    Yield the problems of exchanging tokens and sums between ranks, also for a group of one rank.
+    Yield the problems of exchanging tokens and sums between ranks, also for a group of one rank;
+    `tokens` is the largest number of tokens of all ranks in a pass.
     """
     if num_ranks is None:
         return
     if max_tokens is None:
         raise InputError("max_tokens", "must be given with a group: those of each rank")
-    for problem in between_ranks(chain.config, num_ranks, can_mask=can_mask):
+    form = sent_as(chain.config, chain.weights) if of_wire["quantises"] else Format.NONE
+    wire = {"can_mask": of_wire["can_mask"], "form": form}
+    for problem in between_ranks(chain.config, num_ranks, **wire):  # type: ignore[arg-type]
         yield Sweep(problem=problem, min_rows=1, max_rows=max_tokens)
+    if form is not Format.NONE:
+        yield Sweep(problem=copied(chain.config, form), min_rows=1, max_rows=tokens)
 
 
 def _of_lora(chain: Chain, tokens: int, lora: ExpertLora | None) -> Iterator[Sweep]:

@@ -6,8 +6,8 @@ A layer that ranks share: tokens are sent to all ranks, and each rank returns it
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -18,12 +18,14 @@ from torch.compiler import is_compiling
 from torch.distributed import ProcessGroup
 
 from jitgen.config import Numerics
+from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.layer.call import check, check_weights, require_workspace, run
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
+from jitgen.layer.problems import sent_as
 from jitgen.layer.weights import ExpertWeights
-from jitgen.layer.workspace import Lease, Workspace
+from jitgen.layer.workspace import Buffers, Lease, Workspace
 from jitgen.ops import tensors as common
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatcher import is_traced
@@ -264,7 +266,8 @@ def run_in_passes(
     x, topk_weights, topk_ids, shared, out, shared_weights = tensors
     tokens, most = x.shape[0], wire.max_tokens
     of_experts = chain.config.numerics is Numerics.INVARIANT
-    if of_experts:  # whose rows go to their ranks at once
+    form = sent_as(chain.config, chain.weights) if wire.quantises else Format.NONE
+    if of_experts or form is not Format.NONE:  # rows of all ranks are not divided any more
         most = max(1, min(most, chain.config.chunk_tokens // wire.ranks))
     ids = common.short_ids(topk_ids).contiguous()
     parts: list[Tensor] = []
@@ -272,7 +275,7 @@ def run_in_passes(
         part = slice(min(first, tokens), min(first + most, tokens))
         room = min(most, every - first)
         received = wire.dispatch(
-            x[part].contiguous(), ids[part], topk_weights[part].contiguous(), room
+            x[part].contiguous(), ids[part], topk_weights[part].contiguous(), room, form
         )
         own = (
             part.stop - part.start,
@@ -283,11 +286,32 @@ def run_in_passes(
         if of_experts:
             parts.append(_combine_rows(chain, wire, received, own, workspace))
             continue
-        y = run(chain, received.x, received.topk_weights, received.topk_ids, workspace=workspace)
-        parts.append(wire.combine(y, *own))
+        parts.append(wire.combine(_sums(chain, received, workspace), *own))
     if out is not None:
         return out
     return parts[0] if len(parts) == 1 else torch.cat([x.new_empty(0, x.shape[1]), *parts])
+
+
+def _sums(chain: Chain, received: Tokens, workspace: Workspace | None) -> Tensor:
+    """Return the weighted sums of the rows of this rank's experts, for the tokens of all ranks."""
+    x, ids, weights, scale = received
+    if scale is None:
+        return run(chain, x, weights, ids, workspace=workspace)
+    with _buffers(chain, len(x), workspace) as into:
+        chain = chain.for_tokens(len(x), is_sorted=True)
+        y, pairs = chain.expert_rows(x, ids, into, scale=scale)
+        return chain.combine(y, pairs, weights)
+
+
+@contextmanager
+def _buffers(chain: Chain, rows: int, workspace: Workspace | None) -> Iterator[Buffers]:
+    """Lease memory for `rows` tokens from the workspace, if there is one and it has enough."""
+    if workspace is not None:
+        require_workspace(workspace)
+        workspace.require(chain.config, chain.weights)
+        workspace = workspace if rows <= workspace.max_tokens else None
+    with nullcontext(Lease()) if workspace is None else workspace.lease() as lease:
+        yield lease.buffers(rows)
 
 
 def _combine_rows(
@@ -303,16 +327,12 @@ def _combine_rows(
     and out.
     """
     count, shared, shared_weights, out = own
-    rows = len(received.x)
+    rows, scale = len(received.x), received.scale
     first = wire.rank * rows // wire.ranks
-    x, ids, weights = (each[first : first + count] for each in received)
+    x, ids, weights = (each[first : first + count] for each in received[:3])
     if chain.config.zero_experts:
         shared, shared_weights = x, chain.token_weights(weights, ids)
-    if workspace is not None:
-        require_workspace(workspace)
-        workspace.require(chain.config, chain.weights)
-        workspace = workspace if rows <= workspace.max_tokens else None
-    with nullcontext(Lease()) if workspace is None else workspace.lease() as lease:
-        into = lease.buffers(rows)
-        y, pairs = chain.for_tokens(rows).expert_rows(received.x, received.topk_ids, into)
+    with _buffers(chain, rows, workspace) as into:
+        chain = chain.for_tokens(rows, is_sorted=scale is not None)
+        y, pairs = chain.expert_rows(received.x, received.topk_ids, into, scale=scale)
         return wire.combine(y, count, shared, shared_weights, out, pairs.inverse, weights)

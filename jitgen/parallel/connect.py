@@ -36,6 +36,7 @@ def connect(  # noqa: PLR0913  # each is one thing to say
     limit_s: float = LIMIT_S,
     late: str = "fail",
     numerics: str | None = None,
+    quantise: bool = False,
 ) -> Wire:
     """
     Return the connection of this rank to the others. All ranks of the group call it, with equal
@@ -58,6 +59,9 @@ def connect(  # noqa: PLR0913  # each is one thing to say
             with these numerics need: ``ranks * max_tokens * (8 * hidden + 16 * top_k)`` bytes
             become ``ranks * max_tokens * (4 * hidden * (1 + top_k) + 16 * (1 + top_k))``. Not with
             ``late="mask"``. None: as JITGEN_NUMERICS says.
+        quantise: Whether each rank quantises its tokens before it sends them, for layers that
+            quantise tokens to ``block128`` or ``row``, which does not change their results. Only
+            windows do so: collectives send bfloat16.
 
     Raises:
         InputError: An argument is wrong, or `kind` is ``windows`` and windows are not possible.
@@ -70,6 +74,8 @@ def connect(  # noqa: PLR0913  # each is one thing to say
         )
     _check(hidden, top_k, max_tokens, kind, limit_s)
     _check_kinds(late, numerics, kind)
+    if type(quantise) is not bool:
+        raise InputError("quantise", f"must be True or False (got {quantise!r})")
     try:
         device = torch.empty(0, device=device).device  # with its number
     except (RuntimeError, TypeError):
@@ -79,6 +85,7 @@ def connect(  # noqa: PLR0913  # each is one thing to say
     if kind != "collectives":
         sizes = (hidden, top_k, max_tokens)
         kinds = {"can_mask": late == "mask", "is_invariant": is_invariant(numerics)}
+        kinds["quantises"] = quantise
         made, why = _windows(group, sizes, device, limit_s, **kinds)
         if made is not None:
             return made
@@ -124,6 +131,7 @@ def _windows(
     *,
     can_mask: bool,
     is_invariant: bool,
+    quantises: bool,
 ) -> tuple[Windows | None, str]:
     """
     Return windows, or the reason why they are not possible; all ranks come to the same answer.
@@ -142,4 +150,5 @@ def _windows(
             return None, found
         made.append(found)
     notes = made[2] if can_mask else None
-    return Windows(group, made[0], made[1], sizes[2], limit_s, notes, is_invariant=is_invariant), ""
+    given = (group, made[0], made[1], sizes[2], limit_s, notes)
+    return Windows(*given, is_invariant=is_invariant, quantises=quantises), ""

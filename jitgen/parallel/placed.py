@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import Masked
@@ -49,6 +50,7 @@ class Placed:
         self.wire = wire
         self.group_name, self.rank, self.ranks = wire.group_name, wire.rank, wire.ranks
         self.max_tokens, self.can_mask = wire.max_tokens, wire.can_mask
+        self.quantises = wire.quantises
         self.is_moving = False
         self._others = others
         rows = expert_map.experts + others + 2  # and one on either side for any other number
@@ -79,9 +81,16 @@ class Placed:
         index = torch.add(self._turn[: len(rows)], rows, alpha=PERIOD)
         return self._table.index_select(0, index.flatten()).view(rows.shape)
 
-    def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
+    def dispatch(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor,
+        room: int,
+        form: Format = Format.NONE,
+    ) -> Tokens:
         """Send tokens to all ranks, as `Wire.dispatch` does, with the places of their experts."""
-        return self.wire.dispatch(x, self.choose(topk_ids), topk_weights, room)
+        return self.wire.dispatch(x, self.choose(topk_ids), topk_weights, room, form)
 
     def combine(
         self,

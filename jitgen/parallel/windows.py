@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from jitgen.config.format import Format
 from jitgen.events import warn
 from jitgen.ops.combine_ranks.call import combine_ranks
 from jitgen.ops.dispatch import rounds
@@ -40,6 +41,8 @@ class Windows:
             rank; None: a late rank is an error.
         is_invariant: Whether `sums` has room for one row per expert of a token, which invariant
             numerics need, instead of one sum.
+        quantises: Whether layers that quantise tokens to float8 with float32 scales have them
+            quantised before they are sent. Such tokens take fewer of the same places.
     """
 
     def __init__(
@@ -52,11 +55,12 @@ class Windows:
         notes: Shared | None = None,
         *,
         is_invariant: bool = False,
+        quantises: bool = False,
     ) -> None:
         self.group_name = str(group.group_name)
         self.rank, self.ranks = group.rank(), group.size()
         self.max_tokens, self.can_mask = max_tokens, notes is not None
-        self.is_invariant = is_invariant
+        self.is_invariant, self.quantises = is_invariant, quantises
         self._memory = (tokens, sums, notes)
         device = tokens.own.device
         self._state = rounds.new_state(
@@ -89,9 +93,16 @@ class Windows:
         sums = 1 + top_k * vectors if is_invariant else vectors
         return rows * (vectors + top_k), rows * sums, ranks * _VECTOR_BYTES
 
-    def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
+    def dispatch(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor,
+        room: int,
+        form: Format = Format.NONE,
+    ) -> Tokens:
         """Send tokens to all ranks, as `Wire.dispatch` does, by writing to their windows."""
-        tokens = dispatch(x, topk_ids, topk_weights, self._tokens, room=room)
+        tokens = dispatch(x, topk_ids, topk_weights, self._tokens, room=room, form=form)
         self._tell_on_host()
         return tokens
 

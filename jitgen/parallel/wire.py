@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 from torch.distributed import ProcessGroup, distributed_c10d
 
+from jitgen.config.format import Format
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import Masked
 
@@ -41,6 +42,7 @@ class Wire(Protocol):
         ranks: Number of ranks.
         max_tokens: Most tokens of a rank in a call.
         can_mask: Whether ranks that are late are masked.
+        quantises: Whether `dispatch` quantises tokens, if it is asked to.
     """
 
     group_name: str
@@ -48,11 +50,19 @@ class Wire(Protocol):
     ranks: int
     max_tokens: int
     can_mask: bool
+    quantises: bool
 
-    def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
+    def dispatch(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor,
+        room: int,
+        form: Format = Format.NONE,
+    ) -> Tokens:
         """
-        Send the tokens of this rank to every rank; return the tokens of all ranks, `room` rows for
-        each.
+        Send the tokens of this rank to every rank, in bfloat16 or quantised to `form`; return the
+        tokens of all ranks, `room` rows for each.
         """
         ...
 

@@ -53,6 +53,14 @@ def test_torch_compile_has_a_layer_of_ranks_as_one_operation(number: int, tmp_pa
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("number", [1, 4])
+def test_tokens_that_are_quantised_before_they_are_sent_change_no_bit(
+    number: int, tmp_path: Path
+) -> None:
+    ranks.run(ranks.quantised, number, tmp_path, "block128", "row", "exact1_row")
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(("form", "number"), [("block128", 4), ("bf16", 3)])
 def test_invariant_bits_are_those_of_one_rank(form: str, number: int, tmp_path: Path) -> None:
     """They depend on neither the number of ranks, the rank of a token nor the tokens beside it."""

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+`permute_quantize` of tokens that are quantised already, as ranks send them to each other: values
+and scales are copied, and have the bits that quantising the rows would give.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch, Layout
+from jitgen.config.format import Format
+from jitgen.config.permute_quantize import (
+    MOST_PLACES,
+    PermuteQuantizeConfig,
+    PermuteQuantizeProblem,
+    Walk,
+)
+from jitgen.errors import InputError
+from jitgen.formats.protocol import Rows
+from jitgen.ops import direct
+from jitgen.ops import tensors as common
+from jitgen.ops.call import calling
+from jitgen.ops.dispatch.launch import launch_for
+from jitgen.ops.permute_quantize.validate import form_of
+from jitgen.ops.scaled import Scaled, check_out
+from jitgen.runtime.session import current
+from jitgen.targets.legality import rules
+
+_OP = PermuteQuantizeProblem.op
+
+
+def copy_rows(
+    x: Tensor,
+    x_scale: Tensor,
+    inverse: Tensor,
+    *,
+    form: Format,
+    out: Scaled | None = None,
+) -> tuple[Tensor, Tensor]:
+    """
+    Copy quantised tokens into the order of experts, with their scales. Tracers do not see it: a
+    layer of several ranks is one operation to them.
+
+    Args:
+        x: (T, K) float8_e4m3fn, last dimension contiguous. On a GPU K is a multiple of 16, and
+            address and strides are multiples of 16 bytes.
+        x_scale: The scales of tokens, float32: (T,) for ``row``; (T, at least ceil(K / 128)) for
+            ``block128``, last dimension contiguous.
+        inverse: (T, top_k) int32, as `jitgen.route` gives it.
+        form: ``block128`` or ``row``.
+        out: Where results go, as for `jitgen.permute_quantize`.
+
+    Returns:
+        q: (T * top_k, K) float8_e4m3fn; rows of no expert are not written.
+        scale: Its scales, as `jitgen.permute_quantize` returns them.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
+        KernelMiss, CompileError: As `jitgen.permute_quantize`.
+    """
+    with calling("copy_rows"):
+        session = current.get()
+        device = common.device_of(_OP, "x", x, session)
+        kind = form_of(form)
+        if kind is None or not form.has_float_scales:
+            raise InputError("form", f"must be block128 or row (got {form})")
+        _check(x, x_scale, inverse, form)
+        tokens, columns = x.shape
+        rows = Rows((inverse.numel(),), 0)
+        if out is not None:
+            wanted, like = (*rows.shape, columns), ("x", x.device)
+            given = (out, [x.dtype], (wanted, "a row for each pair"), kind)
+            check_out(*given, kind.a_shape(rows, columns), like, has_memory=True)
+        q, scale = (None, None) if out is None else out
+        q = x.new_empty((*rows.shape, columns)) if q is None else q
+        scale = kind.new_a(x, rows, columns) if scale is None else scale
+        alignment = rules(device.arch, _OP).alignment
+        tensors = [("x", x, alignment), ("out[0]", q, alignment)]
+        common.check_memory(tensors, ("x", x.device), has_memory=True)
+        if not tokens:
+            return q, scale
+        problem = PermuteQuantizeProblem(
+            layout=Layout.RAGGED,
+            m=tokens,
+            k=columns,
+            top_k=inverse.shape[1],
+            format=form,
+            walk=Walk.COPY,
+        )
+        launch = launch_for(session, device, problem, None, "x")
+        launch.function(x, x_scale, inverse, q, scale, *launch.tail)
+        return q, scale
+
+
+def check_direct(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[object, ...]) -> None:
+    """
+    Check the arguments of a direct call of a kernel that copies.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
+    """
+    found = direct.read(config, arch, current.get(), arguments, config.arguments)
+    x, q, form = found["x"], found["q"], config.format
+    _check(x, found["x_scale"], found["inverse"], form)
+    common.require("q", q, [x.dtype], rank=(2, "(M, K)"), like=("x", x.device), contiguous=-1)
+    common.require("q", q, shape=((len(q), x.shape[1]), "columns of x"))
+    direct.require_rows("x", len(x))
+    direct.require_rows("q", len(q))
+    direct.require_bytes("q", q)
+    if (kind := form_of(form)) is not None:
+        shape = kind.a_shape(Rows((len(q),), 0), x.shape[1])
+        direct.require_scales("scale", found["scale"], kind, shape)
+
+
+def _check(x: Tensor, x_scale: Tensor, inverse: Tensor, form: Format) -> None:
+    """Require quantised tokens with their scales, and the rows that they go to."""
+    common.require("x", x, [torch.float8_e4m3fn], rank=(2, "(T, K)"), contiguous=-1)
+    like, (tokens, columns) = ("x", x.device), x.shape
+    common.require("x_scale", x_scale, [torch.float32], like=like)
+    blocks = () if form is Format.ROW else (max(x_scale.shape[-1:], default=0),)
+    common.require("x_scale", x_scale, shape=((tokens, *blocks), f"scales of {form}"))
+    if blocks and blocks[0] < -(-columns // 128):
+        raise InputError(
+            "x_scale", f"must have {-(-columns // 128)} columns or more (got {blocks[0]})"
+        )
+    common.require("x_scale", x_scale, contiguous=-1)
+    common.require("inverse", inverse, [torch.int32], rank=(2, "(T, top_k)"), like=like)
+    if len(inverse) != tokens or not 1 <= inverse.shape[1] <= MOST_PLACES:
+        shape = f"({tokens}, 1 to {MOST_PLACES}), a row for each token"
+        raise InputError("inverse", f"must have shape {shape} (got {tuple(inverse.shape)})")
+    common.require("inverse", inverse, contiguous=-1)
