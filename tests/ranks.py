@@ -338,6 +338,10 @@ def quantised(rank: int, ranks: int, *forms: str) -> None:
                 assert torch.equal(found, wanted), (form, numerics, number)
         zeros = dataclasses.replace(config, zero_experts=1)  # which need the tokens themselves
         assert sent_as(zeros, mine) is Format.NONE
+        wire = connect(dist.group.WORLD, kind="collectives", quantise=True, **sizes)
+        assert not wire.quantises
+        with pytest.raises(InputError, match="form: must be none: collectives send bfloat16"):
+            wire.dispatch(x, ids, weights, MOST, Format(form.removeprefix("exact1_")))
 
 
 def _in_places(rank: int, case: Case, mine: jitgen.ExpertWeights, wire: Wire) -> None:
@@ -556,7 +560,7 @@ def refused(rank: int, ranks: int) -> None:
     with pytest.raises(InputError, match="group: must be a group of"):
         jitgen.MoELayer(case.config, mine, max_tokens=MOST, group=7)  # type: ignore[arg-type]
     wrongs = [("kind", "tcp"), ("hidden", 6), ("top_k", 33), ("max_tokens", 0)]
-    for name, value in [*wrongs, ("late", "wait"), ("numerics", "exact")]:
+    for name, value in [*wrongs, ("late", "wait"), ("numerics", "exact"), ("quantise", 1)]:
         sizes = {"hidden": 64, "top_k": 1, "max_tokens": 2, name: value}
         with pytest.raises(InputError, match=f"{name}: must be"):
             connect(group, device="cpu", **sizes)  # type: ignore[arg-type]

@@ -218,6 +218,7 @@ _PERMUTE_TILINGS = (
     PermuteTiling(threads=64, ctas_per_sm=8, held=2, is_eager=True),
     PermuteTiling(threads=64, ctas_per_sm=8, is_eager=True),
     PermuteTiling(threads=64, ctas_per_sm=8, is_relayed=True),
+    PermuteTiling(threads=64, ctas_per_sm=8, vector=16),
 )
 
 

@@ -182,6 +182,8 @@ class PermuteQuantizeProblem(UngroupedTokens):
                 "walk must be gather for scales in atoms and for rows that are not ragged (got "
                 f"{self.format}, {self.layout})"
             )
+        if self.walk is Walk.COPY and not self.format.has_float_scales:
+            raise ConfigError(f"walk copy is for block128 and row (got {self.format})")
 
     @property
     def traffic_bytes(self) -> int:

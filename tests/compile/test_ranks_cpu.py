@@ -7,14 +7,19 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import jitgen
 from jitgen.config.combine_ranks import CombineRanksProblem
-from jitgen.config.dispatch import DispatchProblem
+from jitgen.config.dispatch import DispatchConfig, DispatchProblem
+from jitgen.config.format import Format
+from jitgen.config.permute_quantize import Walk
 from jitgen.errors import InputError
+from jitgen.ops.dispatch.call import dispatch
+from jitgen.ops.dispatch.rounds import Link, new_state
 from jitgen.parallel import connect, share
 from tests import documents, needs, ranks
 from tests.moe_cases import make
@@ -114,6 +119,7 @@ class Two:
     """What connects two ranks, of which a plan needs the number alone."""
 
     group_name, rank, ranks, max_tokens, can_mask = "", 0, 2, 16, False
+    quantises = False
 
     def dispatch(self, *_: torch.Tensor) -> None:
         """Not called."""
@@ -135,6 +141,47 @@ def test_a_plan_has_the_kernels_between_ranks() -> None:
     assert {"dispatch_bf16_sm_90a", "combine_ranks_bf16_sm_90a"} <= {*names}
     assert (sweep.problem.ranks, sweep.min_rows, sweep.max_rows) == (2, 1, 16)
     assert layer.workspace.max_tokens == 32  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("form", ["block128", "row", "bf16"])
+def test_a_plan_has_the_kernels_of_tokens_that_are_quantised_first(form: str) -> None:
+    case, wire = make(form, tokens=1), Two()
+    wire.quantises = True
+    mine = ranks.part_of(case, 0, 2)
+    layer = jitgen.MoELayer(case.config, mine, max_tokens=16, group=wire)  # type: ignore[arg-type]
+    names = {config.name("sm_90a") for config in layer.configs("sm_90a")}
+    copies = [
+        each.max_rows
+        for each in layer.plan(arch="sm_90a").sweeps
+        if getattr(each.problem, "walk", None) is Walk.COPY
+    ]
+
+    assert f"dispatch_bf16{f'_{form}' * (form != 'bf16')}_sm_90a" in names
+    assert copies == [32] * (form != "bf16")
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        (
+            {"columns": 24, "form": Format.ROW},
+            "^x: must have a multiple of 16 columns, sent as row",
+        ),
+        ({"config": DispatchConfig(format=Format.ROW)}, "^config: must have format=block128, as"),
+        ({"room": 4}, "^room: must be at most 3, which the inbox is for"),
+    ],
+    ids=["columns", "config", "room"],
+)
+def test_tokens_that_cannot_be_sent_quantised_are_refused(
+    options: dict[str, Any], pattern: str
+) -> None:
+    x = torch.zeros(2, options.pop("columns", 256), dtype=torch.bfloat16)
+    inbox = torch.zeros(1, 3 * (256 // 8 + 2 + 1), 4, dtype=torch.int32)
+    addresses = torch.tensor([inbox.data_ptr()])
+    link = Link(inbox, addresses, new_state(0, 1000, "cpu"))
+    given = {"room": 2, "form": Format.BLOCK128} | options
+    with pytest.raises(InputError, match=pattern):
+        dispatch(x, torch.zeros(2, 1).int(), torch.zeros(2, 1), link, **given)
 
 
 def test_a_plan_of_invariant_ranks_has_kernels_for_rows_of_experts() -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Ranks of GPUs that mask one which is late, and those with invariant numerics: checked, then timed
-beside the usual ones.
+Ranks of GPUs that mask one which is late, those with invariant numerics, and those that quantise
+tokens before they send them: checked, then timed beside the usual ones.
 
     python -m tests.gpu.ranks_modes prewarm --ranks 2          # anywhere: compiles the kernels
     JITGEN_GPU_CACHE=... python -m tests.gpu.ranks_modes run --ranks 2
@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 import jitgen
 from jitgen.bench.layer.ours import without_memory
+from jitgen.config.format import Format
 from jitgen.parallel import connect, share
 from jitgen.parallel.windows import Windows
 from tests.gpu.expert_parallel import (
@@ -39,10 +40,11 @@ from tests.gpu.expert_parallel import (
 )
 
 MOST = 9
-MODES: dict[str, dict[str, str]] = {
+MODES: dict[str, dict[str, Any]] = {
     "usual": {},
     "masking": {"late": "mask"},
     "invariant": {"numerics": "invariant"},
+    "quantised": {"quantise": True},
 }
 
 
@@ -118,6 +120,65 @@ def masking(rank: int, ranks: int) -> None:
     log(rank, "masking: all ranks again, with new windows")
 
 
+def quantised(rank: int, ranks: int) -> None:
+    """
+    Compare bits with those of ranks that send bfloat16, eager and in graphs, also with invariant
+    numerics and where a late rank is masked; then time both layers.
+    """
+    for options in ({}, {"numerics": "invariant"}, {"late": "mask"}):
+        config = replace(SMALL, numerics=options.get("numerics"))
+        mine = part_of(weights_of(config, "cuda"), rank, ranks)
+        usual, sent = (
+            jitgen.MoELayer(
+                config,
+                mine,
+                max_tokens=MOST,
+                group=wire(config.hidden, config.top_k, MOST, quantise=each, **options),
+            )
+            for each in (False, True)
+        )
+        for number in range(24):
+            count = (number * 5 + 3 * rank) % (MOST + 1)
+            given = tokens_of(config, count, 100 * number + rank)
+            assert torch.equal(sent(*given), usual(*given)), (options, number)
+        given = tokens_of(config, MOST - rank % 2, 77 + rank)
+        out = torch.empty_like(given[0])
+        graph = captured(lambda given=given, out=out, sent=sent: sent(*given, out=out), 3)
+        for number in range(24):
+            for old, new in zip(given, tokens_of(config, len(out), number), strict=True):
+                old.copy_(new)
+            graph.replay()
+            assert torch.equal(out, usual(*given)), (options, number)
+        for layer in (usual, sent):
+            layer.wire.check()
+        log(rank, "quantised:", options, "equal bits, 24 calls and 24 replays")
+
+
+def layers(rank: int, ranks: int) -> None:
+    """Time a layer of DeepSeek-V3's sizes whose ranks send bfloat16, and one that sends FP8."""
+    first, count = share(LARGE.experts, rank, ranks)
+    part = replace(LARGE, first_expert=first, local_experts=count)
+    mine = weights_of(replace(LARGE, experts=count), "cuda")
+    most = max(TOKENS)
+    found = {
+        name: jitgen.MoELayer(
+            part, mine, max_tokens=most, group=wire(HIDDEN, TOP_K, most, **MODES[name])
+        )
+        for name in ("usual", "quantised")
+    }
+    for tokens in TOKENS:
+        given = tokens_of(LARGE, tokens, rank)
+        taken = {
+            name: time_of(
+                lambda layer=layer, given=given, tokens=tokens: layer(*given, rank_tokens=tokens)
+            )
+            for name, layer in found.items()
+        }
+        log(rank, f"layer {tokens}:", ", ".join(f"{k} {v:.1f}" for k, v in taken.items()))
+    for layer in found.values():
+        layer.wire.check()
+
+
 def times(rank: int, ranks: int) -> None:
     """Time dispatch and combine of each mode alone, with DeepSeek-V3's columns."""
     most = max(TOKENS)
@@ -129,14 +190,17 @@ def times(rank: int, ranks: int) -> None:
         rows = torch.randn(ranks * count * TOP_K, HIDDEN, device="cuda").bfloat16()
         found = {}
         for name, way in ways.items():
-            every = way.dispatch(x, ids, weights, count)
+            form = Format.BLOCK128 if way.quantises else Format.NONE
+            every = way.dispatch(x, ids, weights, count, form)
             number = torch.arange(every.topk_ids.numel(), device="cuda", dtype=torch.int32)
             is_here = (every.topk_ids >= first) & (every.topk_ids < first + local)
             inverse = number.view_as(every.topk_ids).where(is_here, -1)
             way.combine(y, count)
 
-            def both(way: Windows = way, name: str = name, inverse: Any = inverse) -> None:
-                way.dispatch(x, ids, weights, count)  # noqa: B023
+            def both(
+                way: Windows = way, name: str = name, inverse: Any = inverse, form: Format = form
+            ) -> None:
+                way.dispatch(x, ids, weights, count, form)  # noqa: B023
                 if name == "invariant":
                     way.combine(rows, count, inverse=inverse, topk_weights=weights)  # noqa: B023
                 else:
@@ -147,7 +211,13 @@ def times(rank: int, ranks: int) -> None:
         log(rank, f"wire {count}:", ", ".join(f"{k} {v:.1f}" for k, v in found.items()))
 
 
-PARTS = {"invariant": invariant, "masking": masking, "times": times}
+PARTS = {
+    "invariant": invariant,
+    "masking": masking,
+    "quantised": quantised,
+    "times": times,
+    "layers": layers,
+}
 
 
 def work(rank: int, ranks: int, meeting: str, parts: list[str]) -> None:
@@ -171,9 +241,9 @@ def work(rank: int, ranks: int, meeting: str, parts: list[str]) -> None:
 class Blank:
     """What connects ranks, of which a plan needs the numbers and kinds alone."""
 
-    def __init__(self, rank: int, ranks: int, most: int, **mode: str) -> None:
+    def __init__(self, rank: int, ranks: int, most: int, **mode: Any) -> None:
         self.group_name, self.rank, self.ranks, self.max_tokens = "", rank, ranks, most
-        self.can_mask = "late" in mode
+        self.can_mask, self.quantises = "late" in mode, mode.get("quantise", False)
 
     def dispatch(self, *_: Any) -> Any:
         """Do nothing: plans do not call this."""
@@ -185,7 +255,8 @@ def prewarm(ranks: int) -> None:
     """Compile what `run` needs, on any machine."""
     found: dict[Any, None] = {}
     for config, most in ((SMALL, MOST), (LARGE, max(TOKENS))):
-        for mode in MODES.values():
+        both = [{**mode, "quantise": True} for mode in MODES.values()]
+        for mode in (*MODES.values(), *both):
             asked = replace(config, numerics=mode.get("numerics"))
             if config is SMALL:
                 weights = without_memory(asked.groups, asked.intermediate, asked.hidden)

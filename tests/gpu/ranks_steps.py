@@ -33,8 +33,9 @@ from tests.gpu.ranks_modes import Blank
 MODES: dict[str, dict[str, Any]] = {
     "masking": {"late": "mask"},
     "invariant": {"numerics": "invariant"},
+    "quantised": {"numerics": "invariant", "quantise": True},
 }
-"""Two layers, each with windows of its own."""
+"""Three layers, each with windows of its own."""
 
 SIZES = (1, 4, MOST)
 """Most tokens of a rank in each captured graph."""
@@ -172,7 +173,7 @@ class Soak:
     def check(self, side: Side, size: int, case: int, found: Tensor) -> None:
         """Compare with one device's result, or with the first one of the same input and map."""
         self.counts["checked"] += 1
-        is_invariant = side.mode == "invariant"
+        is_invariant = "numerics" in MODES[side.mode]
         key = (side.mode, size, case, None if is_invariant else side.number)
         have = found.to("cpu", copy=True)  # a replay writes there again
         if (known := self.known.get(key)) is not None:
@@ -211,7 +212,7 @@ class Soak:
                 self.finish(side)
 
     def finish_all(self) -> None:
-        """End the moves of both layers."""
+        """End the moves of all layers."""
         for side in self.sides.values():
             self.finish(side)
 

@@ -179,7 +179,10 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
         start = permute_space.legal_kind(config)
         is_eager = start.tiling.is_eager and start.walk in _OF_TOKENS
         is_relayed = start.tiling.is_relayed and _can_relay(start)
-        flags = replace(start.tiling, is_eager=is_eager, is_relayed=is_relayed)
+        is_persistent = start.tiling.is_persistent and start.walk is not Walk.COPY
+        flags = replace(
+            start.tiling, is_eager=is_eager, is_relayed=is_relayed, is_persistent=is_persistent
+        )
         return replace(start, tiling=flags)
 
     def check_flags(self, config: PermuteQuantizeConfig) -> None:
@@ -203,10 +206,11 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
             "warps of its own",
         )
         refuse_unless(
-            config.walk is not Walk.COPY or (tiling.rows, tiling.vector) == (1, COLUMNS),
+            config.walk is not Walk.COPY
+            or (tiling.rows, tiling.vector, tiling.is_persistent) == (1, COLUMNS, False),
             "E_COPY",
-            f"rows={tiling.rows}, vector={tiling.vector}: a lane copies {COLUMNS} columns of one "
-            "token, which are 16 bytes",
+            f"rows={tiling.rows}, vector={tiling.vector}{', persistent' * tiling.is_persistent}: a "
+            f"lane copies {COLUMNS} columns of one token, which are 16 bytes, and a warp has one",
         )
         refuse_unless(
             _can_relay(config) or not tiling.is_relayed,
