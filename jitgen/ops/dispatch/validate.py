@@ -63,10 +63,12 @@ def check_received(out: Tokens, form: Format, columns: int) -> None:
     common.require(
         "out_scale", scale, [torch.float32], shape=(shape, f"as out_x is {form}"), like=like
     )
-    alignments = {"out_x": (out.x, _QUANTISED), "out_scale": (scale, 4 * len(shape) ** 2)}
     if scale is None or not scale.is_contiguous():
         raise InputError("out_scale", "must be contiguous")
-    common.check_memory([(name, *each) for name, each in alignments.items()], like, has_memory=True)
+    alignment = _QUANTISED if form is Format.BLOCK128 else scale.element_size()
+    common.check_memory(
+        [("out_x", out.x, _QUANTISED), ("out_scale", scale, alignment)], like, has_memory=True
+    )
 
 
 def check_quantised(x: Tensor, form: Format) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.config import SCALE_BLOCK
 from jitgen.config.format import Format
 from jitgen.config.permute_quantize import (
     MOST_PLACES,
@@ -120,12 +121,14 @@ def _check(x: Tensor, x_scale: Tensor, inverse: Tensor, form: Format) -> None:
     """Require quantised tokens with their scales, and the rows that they go to."""
     common.require("x", x, [torch.float8_e4m3fn], rank=(2, "(T, K)"), contiguous=-1)
     like, (tokens, columns) = ("x", x.device), x.shape
-    common.require("x_scale", x_scale, [torch.float32], like=like)
-    blocks = () if form is Format.ROW else (max(x_scale.shape[-1:], default=0),)
-    common.require("x_scale", x_scale, shape=((tokens, *blocks), f"scales of {form}"))
-    if blocks and blocks[0] < -(-columns // 128):
+    is_row = form is Format.ROW
+    rank = (1, "(T,)") if is_row else (2, "(T, ceil(K / 128) or more)")
+    common.require("x_scale", x_scale, [torch.float32], rank=rank, like=like)
+    blocks = -(-columns // SCALE_BLOCK)
+    if len(x_scale) != tokens or (not is_row and x_scale.shape[1] < blocks):
+        allowed = f"({tokens},)" if is_row else f"({tokens}, {blocks} or more)"
         raise InputError(
-            "x_scale", f"must have {-(-columns // 128)} columns or more (got {blocks[0]})"
+            "x_scale", f"must have shape {allowed}, as x has (got {tuple(x_scale.shape)})"
         )
     common.require("x_scale", x_scale, contiguous=-1)
     common.require("inverse", inverse, [torch.int32], rank=(2, "(T, top_k)"), like=like)
