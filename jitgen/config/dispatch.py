@@ -57,6 +57,8 @@ class DispatchConfig(TiledConfig):
         format: Format in which tokens are sent: bfloat16, or values and scales that the kernel
             quantises them to.
         can_mask: Whether a rank that is late is left out from then on.
+        by_flags: Whether a flag of each CTA says that its data has come, instead of the number of
+            the round beside each word: half the bytes, for many tokens.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -70,6 +72,7 @@ class DispatchConfig(TiledConfig):
     prefix: ClassVar[str] = "bf16"
     format: Format = of(Format, default=Format.NONE, always=False, allowed=SENT)
     can_mask: bool = of(bool, default=False, word="mask")
+    by_flags: bool = of(bool, default=False, word="flags")
     tiling: Tiling = of(Tiling, default=Tiling())
 
     @property
@@ -97,6 +100,7 @@ class DispatchProblem(UngroupedTokens):
         ranks: Number of ranks.
         format: Format in which tokens are sent.
         can_mask: Whether a rank that is late is left out from then on.
+        by_flags: Whether flags say that data has come.
     """
 
     op: ClassVar[str] = "dispatch"
@@ -106,6 +110,7 @@ class DispatchProblem(UngroupedTokens):
     ranks: int = of(int, most=MOST_RANKS, default=2)
     format: Format = of(Format, default=Format.NONE, allowed=SENT)
     can_mask: bool = of(bool, default=False)
+    by_flags: bool = of(bool, default=False)
 
     @property
     def length(self) -> int:
@@ -115,27 +120,30 @@ class DispatchProblem(UngroupedTokens):
     @property
     def traffic_bytes(self) -> int:
         """
-        Bytes of the tokens of all ranks, with the number of a round beside each word, and of the
-        result.
+        Bytes of the tokens of all ranks, with the number of a round beside each word, or none, and
+        of the result.
         """
-        return 3 * self.ranks * self.m * 8 * self.length
+        return (2 if self.by_flags else 3) * self.ranks * self.m * 8 * self.length
 
     @property
     def types(self) -> str:
         """Text for errors that says which types and formats the problem has."""
         form = f", sent as {self.format}" * (self.format is not Format.NONE)
+        form += ", by flags" * self.by_flags
         return f"bf16 tokens{form}" + ", from ranks that can be masked" * self.can_mask
 
     @property
     def slug(self) -> str:
         """Name of the problem that is readable and valid as a file name."""
         word = f"_{self.format}" * (self.format is not Format.NONE) + "_mask" * self.can_mask
+        word += "_flags" * self.by_flags
         return f"dispatch_m{self.m}_k{self.k}_top{self.top_k}_ranks{self.ranks}{word}"
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: format, `can_mask`, columns, experts of a token, ranks, rows."""
-        return (self.format, self.can_mask, self.k, self.top_k, self.ranks, self.m)
+        """Sort key of problems: format, flags, columns, experts of a token, ranks, rows."""
+        kind = (self.format, self.can_mask, self.by_flags)
+        return (*kind, self.k, self.top_k, self.ranks, self.m)
 
 
 def vectors_of(columns: int, top_k: int, form: Format) -> int:

@@ -218,6 +218,8 @@ class Layer:
         if self.of_experts:
             length = max(length, 1 + TOP_K * self.width // 4)
         places = self.room * length
+        if self.kernels.dispatch.by_flags:
+            places = -(-(places + rounds.FLAGS) // 2)
         self.windows = {
             f"inbox {bank}": Window(
                 [torch.zeros(self.ranks, places, 4, dtype=torch.int32) for _ in counts]

@@ -100,7 +100,13 @@ def dispatch(
         require_places(link, room, vectors_of(hidden, top_k, form))
         common.refuse_gradients({"x": x, "topk_weights": topk_weights}, _OP)
         problem = DispatchProblem(
-            m=room, k=hidden, top_k=top_k, ranks=link.ranks, format=form, can_mask=link.can_mask
+            m=room,
+            k=hidden,
+            top_k=top_k,
+            ranks=link.ranks,
+            format=form,
+            can_mask=link.can_mask,
+            by_flags=link.by_flags,
         )
         if config is not None:
             explicit_config(config, DispatchConfig, device.arch)
@@ -144,7 +150,8 @@ def check_direct(config: DispatchConfig, arch: Arch, arguments: tuple[object, ..
     x, ids = found["x"], found["topk_ids"]
     check_tokens(x, ids, found["topk_weights"])
     check_quantised(x, config.format)
-    link = Link(found["inbox"], found["peers"], found["state"], found.get("notes"))
+    of_link = (found["inbox"], found["peers"], found["state"], found.get("notes"))
+    link = Link(*of_link, by_flags=config.by_flags)
     check_link(link, ("x", x.device))
     out = Tokens(*(found.get(f"out_{name}") for name in ("x", "ids", "weights", "scale")))  # type: ignore[arg-type]
     check_received(out, config.format, x.shape[1])

@@ -13,6 +13,7 @@ from jitgen.config.format import Format
 from jitgen.formats.block128 import per_token_group
 from jitgen.formats.row import per_row
 from jitgen.ops.dispatch.call import Tokens
+from jitgen.ops.dispatch.rounds import FLAGS
 
 
 def dispatch(ranks: Sequence[Tokens], room: int, form: Format = Format.NONE) -> Tokens:
@@ -68,6 +69,22 @@ def vectors(tokens: Tokens) -> Tensor:
 def words(rows: Tensor) -> Tensor:
     """Return rows as vectors of two words, (vectors, 2) int32."""
     return rows.contiguous().view(torch.int32).view(-1, 2)
+
+
+def flagged(pairs: Tensor, number: int) -> Tensor:
+    """
+    Return vectors of each rank, (ranks, vectors, 2) int32, as an inbox has them that is read by
+    flags: (ranks, places, 4) int32, where all flags but those of the last rank have the number of a
+    round; of that one the first CTA has.
+    """
+    ranks, count = pairs.shape[:2]
+    places = -(-(count + FLAGS) // 2)
+    found = pairs.new_full((ranks, 2 * places, 2), -1)
+    found[:, :count] = pairs
+    flags = found.view(torch.int64)[..., 0]
+    flags[:-1, -FLAGS:] = number
+    flags[-1, -1] = number
+    return found.view(ranks, places, 4)
 
 
 def tagged(pairs: Tensor, number: int) -> Tensor:

@@ -70,9 +70,17 @@ class Sizes(AnySizes):
         if config.format is not Format.NONE:  # several parts of a row, the last one with a tail
             many = cls(ranks=3, room=3, k=8 * once + 5 * _QUANTISED, top_k=3)
             one = replace(many, ranks=1, k=_QUANTISED)  # which has a branch of its own
-            return many, one, replace(many, ranks=2, k=_QUANTISED, top_k=1)
+            every = many, one, replace(many, ranks=2, k=_QUANTISED, top_k=1)
+            return tuple(each.few(config) for each in every)
         many = cls(ranks=3, room=3, k=VECTOR * (once // 6 + 3), top_k=3)
-        return many, replace(many, ranks=2, k=2 * VECTOR, top_k=1)
+        return many.few(config), replace(many, ranks=2, k=2 * VECTOR, top_k=1)
+
+    def few(self, config: DispatchConfig) -> Self:
+        """
+        Return the sizes with at most 2 ranks if there are flags: all peers have one inbox here, in
+        which plain stores to several of them are a race.
+        """
+        return replace(self, ranks=min(self.ranks, 2)) if config.by_flags else self
 
     @classmethod
     def edges(cls, config: DispatchConfig, arch: Arch) -> tuple[Self, ...]:
@@ -83,7 +91,8 @@ class Sizes(AnySizes):
         sizes = in_pairs(
             around(ranks, MOST_RANKS), around(room), around(columns, once), around(places, 32)
         )
-        return tuple(cls(ranks=r, room=t, k=k, top_k=top) for r, t, k, top in sizes)
+        every = (cls(ranks=r, room=t, k=k, top_k=top) for r, t, k, top in sizes)
+        return tuple(each.few(config) for each in every)
 
     @classmethod
     def of_numbers(cls, config: DispatchConfig, *numbers: int) -> Self:
@@ -123,7 +132,10 @@ def make(
     every = [_tokens(sizes, sizes.room, chance, device, config) for _ in range(sizes.ranks - 1)]
     own = _tokens(sizes, sizes.room - 1, chance, device, config)
     wanted = reference.dispatch([*every, own], sizes.room, config.format)
-    travelling = reference.tagged(reference.vectors(wanted), ROUND).view(sizes.ranks, -1, 4)
+    sent = reference.vectors(wanted)
+    travelling = reference.tagged(sent, ROUND).view(sizes.ranks, -1, 4)
+    if config.by_flags:
+        travelling = reference.flagged(sent.view(sizes.ranks, -1, 2), ROUND)
     state = rounds.new_state(sizes.ranks - 1, 1000, device, can_mask=config.can_mask)
     state[rounds.COMBINED] = ROUND - 1
     now = torch.full_like(state[:1], ROUND)

@@ -13,7 +13,7 @@ from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS, DispatchConfig, scal
 from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
-from jitgen.ops.dispatch.rounds import MASKING_WORDS, WORDS, Link
+from jitgen.ops.dispatch.rounds import FLAGS, MASKING_WORDS, WORDS, Link
 
 if TYPE_CHECKING:
     from jitgen.ops.dispatch.call import Tokens
@@ -126,12 +126,16 @@ def require_kind(config: DispatchConfig, link: Link, form: Format) -> None:
 
 
 def require_masking(config: DispatchConfig | CombineRanksConfig, link: Link) -> None:
-    """Require a config that masks ranks if and only if the link does."""
+    """Require a config that masks ranks, or has flags, if and only if the link does."""
     if config.can_mask != link.can_mask:
         notes = "with" if link.can_mask else "without"
         raise InputError(
             "config",
             f"must have can_mask={link.can_mask}, for a link {notes} notes (got {config.can_mask})",
+        )
+    if config.by_flags != link.by_flags:
+        raise InputError(
+            "config", f"must have by_flags={link.by_flags}, as the link (got {config.by_flags})"
         )
 
 
@@ -158,6 +162,7 @@ def room_of(name: str, rows: Tensor, link: Link, tokens: int, vectors: int) -> i
 
 def require_places(link: Link, room: int, vectors: int) -> None:
     """Require an inbox for `room` rows of each rank."""
-    have = link.inbox.shape[1] // vectors
+    places = link.inbox.shape[1]
+    have = max(0, 2 * places - FLAGS if link.by_flags else places) // vectors
     if room > have:
         raise InputError("room", f"must be at most {have}, which the inbox is for (got {room})")

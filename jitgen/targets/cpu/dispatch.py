@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.config.dispatch import DispatchConfig, DispatchProblem
 from jitgen.config.format import Format
@@ -23,6 +25,12 @@ class Dispatch(CpuTiledRules[DispatchConfig, DispatchProblem]):
     usual = DispatchConfig()
     alignment = 8
     limiter = "stream"
+
+    check_kind = staticmethod(dispatch_space.refuse_flags)
+
+    def legal_kind(self, config: DispatchConfig) -> DispatchConfig:
+        """Return `config` without flags."""
+        return replace(config, by_flags=False)
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of kernels that send bfloat16, and that of those that quantise."""

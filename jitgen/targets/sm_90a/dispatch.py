@@ -16,6 +16,8 @@ class Dispatch(WireRules[DispatchConfig, DispatchProblem]):
     entry, of_records = "sm90/dispatch.py.jinja", "sm90/dispatch_records.py.jinja"
     usual = DispatchConfig()
     columns = "k"
+    check_kind = staticmethod(dispatch_space.check_flags)
+    legal_kind = staticmethod(dispatch_space.legal_flags)
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of kernels that send bfloat16, and that of those that quantise."""
