@@ -29,7 +29,9 @@ from jitgen.bench.layer import ranks as bench
 from jitgen.config.format import Format
 from jitgen.errors import InputError, PeerTimeout
 from jitgen.layer.problems import sent_as
-from jitgen.parallel import ExpertMap, Wire, balance, connect, share
+from jitgen.parallel import ExpertMap, Wire, balance, connect, memory, share, windows
+from jitgen.parallel.windows import Windows
+from jitgen.verify import device
 from tests.moe_cases import Case, make
 
 MOST = 6
@@ -364,6 +366,40 @@ def _first(extra: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: each[:1] for name, each in extra.items()}
 
 
+def by_flags(rank: int, ranks: int) -> None:
+    """Let windows on an emulated GPU have flags for many tokens alone."""
+    group: Any = dist.group.WORLD
+    sizes = (ranks, 64, 2)
+    every = (*Windows.nbytes(*sizes, 2)[:2], *Windows.nbytes_by_flags(*sizes, 4))
+    made = [memory.shared(nbytes, group, torch.device("cpu")) for nbytes in every]
+    assert not any(isinstance(each, str) for each in made)
+    tokens_of, sums_of, *many = made
+    wire = Windows(group, tokens_of, sums_of, 4, 1.0, flags_from=3, by_flags=tuple(many))  # type: ignore[arg-type]
+    has_flags = []
+
+    def noted(call: Callable[..., Any], place: int) -> Callable[..., Any]:
+        def wrapped(*given: Any, **named: Any) -> Any:
+            has_flags.append(given[place].by_flags)
+            return call(*given, **named)
+
+        return wrapped
+
+    rooms = (2, 3, 4, 1)
+    with pytest.MonkeyPatch.context() as patch, device("sm_90a"):
+        for name, place in (("dispatch", 3), ("combine_ranks", 1)):
+            patch.setattr(windows, name, noted(getattr(windows, name), place))
+        for number, room in enumerate(rooms):
+            x = torch.full((room, 64), 1.0 + number).bfloat16()
+            for form in (Format.NONE, Format.ROW):
+                ids, weights = torch.zeros(room, 2, dtype=torch.int32), torch.ones(room, 2)
+                tokens = wire.dispatch(x, ids, weights, room, form)
+                assert torch.equal(tokens.topk_weights, weights)
+                assert torch.equal(wire.combine(x, room), x)
+                assert form is Format.ROW or torch.equal(tokens.x, x)
+    assert has_flags == [room >= 3 for room in rooms for _ in range(4)]
+    wire.check()
+
+
 def several(rank: int, ranks: int) -> None:
     """Run the checks that can share processes, because processes take seconds to start."""
     refused(rank, ranks)
@@ -560,7 +596,8 @@ def refused(rank: int, ranks: int) -> None:
     with pytest.raises(InputError, match="group: must be a group of"):
         jitgen.MoELayer(case.config, mine, max_tokens=MOST, group=7)  # type: ignore[arg-type]
     wrongs = [("kind", "tcp"), ("hidden", 6), ("top_k", 33), ("max_tokens", 0)]
-    for name, value in [*wrongs, ("late", "wait"), ("numerics", "exact"), ("quantise", 1)]:
+    wrongs += [("late", "wait"), ("numerics", "exact"), ("quantise", 1), ("flags_from", 1)]
+    for name, value in [*wrongs, ("flags_from", 2)]:  # on a CPU
         sizes = {"hidden": 64, "top_k": 1, "max_tokens": 2, name: value}
         with pytest.raises(InputError, match=f"{name}: must be"):
             connect(group, device="cpu", **sizes)  # type: ignore[arg-type]

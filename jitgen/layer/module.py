@@ -317,6 +317,7 @@ class MoELayer(nn.Module):
             num_ranks=num_ranks,
             can_mask=self._wire is not None and self._wire.can_mask,
             quantises=quantise,
+            flags_from=None if self._wire is None else self._wire.flags_from,
             lora=self.lora,
         )
 

@@ -72,13 +72,19 @@ def copied(config: MoEConfig, form: Format) -> PermuteQuantizeProblem:
 
 
 def between_ranks(
-    config: MoEConfig, num_ranks: int, *, can_mask: bool, form: Format = Format.NONE
+    config: MoEConfig,
+    num_ranks: int,
+    *,
+    can_mask: bool,
+    form: Format = Format.NONE,
+    by_flags: bool = False,
 ) -> Iterator[Any]:
     """
     Yield the problems of exchanging rows between ranks, with one token of each rank, sent as
     `form`.
     """
     both: dict[str, Any] = {"m": 1, "ranks": num_ranks, "can_mask": can_mask}
+    both["by_flags"] = by_flags
     yield DispatchProblem(k=config.hidden, top_k=config.top_k, format=form, **both)
     of_experts = is_invariant(config.numerics)
     sums = CombineRanksProblem(n=config.hidden, of_experts=of_experts, **both)

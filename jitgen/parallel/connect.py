@@ -37,6 +37,7 @@ def connect(  # noqa: PLR0913  # each is one thing to say
     late: str = "fail",
     numerics: str | None = None,
     quantise: bool = False,
+    flags_from: int | None = None,
 ) -> Wire:
     """
     Return the connection of this rank to the others. All ranks of the group call it, with equal
@@ -62,6 +63,11 @@ def connect(  # noqa: PLR0913  # each is one thing to say
         quantise: Whether each rank quantises its tokens before it sends them, for layers that
             quantise tokens to ``block128`` or ``row``, which does not change their results. Only
             windows do so: collectives send bfloat16.
+        flags_from: The number of tokens of a rank from which on words travel without the number of
+            the round, which is half the bytes, and a flag of each CTA says that they have come.
+            At least 2; for windows on GPUs with equal numbers of SMs, not with ``late="mask"`` or
+            invariant numerics. Windows have ``ranks * max_tokens * (4 * hidden + 8 * top_k)`` bytes
+            for such calls, and those above only for fewer tokens. None: never.
 
     Raises:
         InputError: An argument is wrong, or `kind` is ``windows`` and windows are not possible.
@@ -76,17 +82,21 @@ def connect(  # noqa: PLR0913  # each is one thing to say
     _check_kinds(late, numerics, kind)
     if type(quantise) is not bool:
         raise InputError("quantise", f"must be True or False (got {quantise!r})")
+    if flags_from is not None:
+        _check_flags(flags_from, late, numerics)
     try:
         device = torch.empty(0, device=device).device  # with its number
     except (RuntimeError, TypeError):
         raise InputError(
             "device", f"must be one that torch has here, such as cpu or cuda:0 (got {device!r})"
         ) from None
+    if flags_from is not None and device.type == "cpu":
+        raise InputError("flags_from", "must be None on a CPU, whose kernels have no flags")
     if kind != "collectives":
         sizes = (hidden, top_k, max_tokens)
         kinds = {"can_mask": late == "mask", "is_invariant": is_invariant(numerics)}
         kinds["quantises"] = quantise
-        made, why = _windows(group, sizes, device, limit_s, **kinds)
+        made, why = _windows(group, sizes, device, limit_s, flags_from, **kinds)
         if made is not None:
             return made
         if kind == "windows":
@@ -123,11 +133,20 @@ def _check_kinds(late: str, numerics: str | None, kind: str) -> None:
         raise InputError("late", "must be fail with invariant numerics: sums alone can be masked")
 
 
+def _check_flags(flags_from: object, late: str, numerics: str | None) -> None:
+    """Require a number of tokens, and kernels that have flags."""
+    if type(flags_from) is not int or flags_from < 2:
+        raise InputError("flags_from", f"must be at least 2, or None (got {flags_from!r})")
+    if late == "mask" or is_invariant(numerics):
+        raise InputError("flags_from", "must be None with late='mask' or invariant numerics")
+
+
 def _windows(
     group: ProcessGroup,
     sizes: tuple[int, int, int],
     device: torch.device,
     limit_s: float,
+    flags_from: int | None,
     *,
     can_mask: bool,
     is_invariant: bool,
@@ -143,12 +162,18 @@ def _windows(
     if low != -high:
         return None, "ranks are on several hosts"
     made: list[Shared] = []
-    every = Windows.nbytes(group.size(), *sizes, is_invariant=is_invariant)
-    for nbytes in every[: 3 if can_mask else 2]:
+    ranks, (hidden, top_k, most) = group.size(), sizes
+    few = most if flags_from is None else min(most, flags_from - 1)
+    every = Windows.nbytes(ranks, hidden, top_k, few, is_invariant=is_invariant)
+    every = every[: 3 if can_mask else 2]
+    if flags_from is not None:
+        every += Windows.nbytes_by_flags(ranks, *sizes)
+    for nbytes in every:
         found = shared(nbytes, group, device)
         if isinstance(found, str):
             return None, found
         made.append(found)
     notes = made[2] if can_mask else None
-    given = (group, made[0], made[1], sizes[2], limit_s, notes)
-    return Windows(*given, is_invariant=is_invariant, quantises=quantises), ""
+    given = (group, made[0], made[1], most, limit_s, notes)
+    flags = {"flags_from": flags_from, "by_flags": () if can_mask else (*made[2:],)}
+    return Windows(*given, is_invariant=is_invariant, quantises=quantises, **flags), ""  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ class Placed:
         self.wire = wire
         self.group_name, self.rank, self.ranks = wire.group_name, wire.rank, wire.ranks
         self.max_tokens, self.can_mask = wire.max_tokens, wire.can_mask
-        self.quantises = wire.quantises
+        self.quantises, self.flags_from = wire.quantises, wire.flags_from
         self.is_moving = False
         self._others = others
         rows = expert_map.experts + others + 2  # and one on either side for any other number

@@ -43,9 +43,12 @@ class Windows:
             numerics need, instead of one sum.
         quantises: Whether layers that quantise tokens to float8 with float32 scales have them
             quantised before they are sent. Such tokens take fewer of the same places.
+        flags_from: The number of tokens of a rank from which on words travel without the number of
+            the round; None: they always have it.
+        by_flags: Buffers for such tokens and sums.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is one thing to say
         self,
         group: ProcessGroup,
         tokens: Shared,
@@ -56,12 +59,15 @@ class Windows:
         *,
         is_invariant: bool = False,
         quantises: bool = False,
+        flags_from: int | None = None,
+        by_flags: tuple[Shared, ...] = (),
     ) -> None:
         self.group_name = str(group.group_name)
         self.rank, self.ranks = group.rank(), group.size()
         self.max_tokens, self.can_mask = max_tokens, notes is not None
         self.is_invariant, self.quantises = is_invariant, quantises
-        self._memory = (tokens, sums, notes)
+        self.flags_from = flags_from
+        self._memory = (tokens, sums, notes, by_flags)
         device = tokens.own.device
         self._state = rounds.new_state(
             self.rank, max(1, round(1000 * limit_s)), device, can_mask=notes is not None
@@ -71,15 +77,17 @@ class Windows:
         def table(memory: Shared) -> Tensor:
             return torch.tensor(memory.addresses, dtype=torch.int64, device=device)
 
-        self._tokens, self._sums = (
+        links = [
             Link(
                 each.own.view(torch.int32).view(self.ranks, -1, 4),
                 table(each),
                 self._state,
                 None if notes is None else table(notes),
+                by_flags=place > 1,
             )
-            for each in (tokens, sums)
-        )
+            for place, each in enumerate((tokens, sums, *by_flags))
+        ]
+        self._tokens, self._sums, self._many = links[0], links[1], links[2:]
 
     @staticmethod
     def nbytes(
@@ -93,6 +101,14 @@ class Windows:
         sums = 1 + top_k * vectors if is_invariant else vectors
         return rows * (vectors + top_k), rows * sums, ranks * _VECTOR_BYTES
 
+    @staticmethod
+    def nbytes_by_flags(ranks: int, hidden: int, top_k: int, max_tokens: int) -> tuple[int, ...]:
+        """Return the bytes of each window of a rank with flags: for tokens, and for sums."""
+        sizes = (
+            max_tokens * vectors + rounds.FLAGS for vectors in (hidden // 4 + top_k, hidden // 4)
+        )
+        return tuple(ranks * -(-size // 2) * _VECTOR_BYTES for size in sizes)
+
     def dispatch(
         self,
         x: Tensor,
@@ -102,7 +118,8 @@ class Windows:
         form: Format = Format.NONE,
     ) -> Tokens:
         """Send tokens to all ranks, as `Wire.dispatch` does, by writing to their windows."""
-        tokens = dispatch(x, topk_ids, topk_weights, self._tokens, room=room, form=form)
+        link = self._many[0] if self._has_flags(room) else self._tokens
+        tokens = dispatch(x, topk_ids, topk_weights, link, room=room, form=form)
         self._tell_on_host()
         return tokens
 
@@ -120,9 +137,11 @@ class Windows:
         Send rows to the ranks of their tokens and add them up, as `Wire.combine` does, by writing
         to windows.
         """
+        is_many = inverse is None and self._has_flags(len(y) // self.ranks)
+        link = self._many[1] if is_many else self._sums
         out = combine_ranks(
             y,
-            self._sums,
+            link,
             tokens=tokens,
             shared=shared,
             shared_weights=shared_weights,
@@ -149,6 +168,10 @@ class Windows:
                     "ranks are connected again"
                 )
         return found
+
+    def _has_flags(self, room: int) -> bool:
+        """Say whether flags say that rows have come, for `room` tokens of each rank."""
+        return self.flags_from is not None and room >= self.flags_from
 
     def _tell_on_host(self) -> None:
         """

@@ -43,6 +43,8 @@ class Wire(Protocol):
         max_tokens: Most tokens of a rank in a call.
         can_mask: Whether ranks that are late are masked.
         quantises: Whether `dispatch` quantises tokens, if it is asked to.
+        flags_from: The number of tokens of a rank from which on flags say that data has come; None:
+            they never do.
     """
 
     group_name: str
@@ -51,6 +53,7 @@ class Wire(Protocol):
     max_tokens: int
     can_mask: bool
     quantises: bool
+    flags_from: int | None
 
     def dispatch(
         self,

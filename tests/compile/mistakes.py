@@ -128,6 +128,7 @@ class Mistake:
         pauses: A device that takes tokens late; None: none does.
         of_experts: Whether rows of experts travel.
         form: Format in which tokens travel.
+        by_flags: Whether flags say that data has come.
         replays: Number of rounds.
         most_devices: Most devices: on more it is no mistake, or the emulator takes minutes.
     """
@@ -144,6 +145,7 @@ class Mistake:
     pauses: int | None = None
     of_experts: bool = False
     form: str = "none"
+    by_flags: bool = False
     replays: int = ROUNDS
     most_devices: int = 8
 
@@ -158,8 +160,8 @@ class Mistake:
         edits = {op: (self.old, self.new)}
         if self.scenario is None:
             counts = of_devices(self.counts, devices or len(self.counts))
-            first = DispatchConfig(format=Format(self.form))
-            second = CombineRanksConfig(of_experts=self.of_experts)
+            first = DispatchConfig(format=Format(self.form), by_flags=self.by_flags)
+            second = CombineRanksConfig(of_experts=self.of_experts, by_flags=self.by_flags)
             kernels = Kernels(first, second, edits=edits, pauses=self.pauses)
             layer = Layer(counts, kernels, limit_ms=1, hidden=self.hidden, replays=self.replays)
             return layer.found(self.modes)

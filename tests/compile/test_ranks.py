@@ -20,6 +20,7 @@ from jitgen.verify.emulation import emulate
 from tests import needs
 from tests.compile.kernels import on_gpu
 from tests.compile.mistakes import EXPERT_MISTAKES, MISTAKES, Mistake, cases_of, cases_on_more
+from tests.compile.mistakes_flags import FLAG_MISTAKES
 from tests.compile.mistakes_records import RECORD_MISTAKES
 from tests.compile.ranks import WRONG, Kernels, Layer
 
@@ -130,6 +131,51 @@ def test_quantised_tokens_of_several_parts(form: Format) -> None:
     assert Layer((6, 5), records(form), hidden=2624).found("eager,reversed") == []
 
 
+def flags(form: Format = Format.NONE, arch: str = "sm_90a") -> Kernels:
+    """Return kernels with flags, which say that data has come."""
+    first = DispatchConfig(format=form, by_flags=True)
+    return Kernels(first, CombineRanksConfig(by_flags=True), arch=Arch(arch))
+
+
+SENT = [Format.NONE, *QUANTISED]
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("form", SENT)
+@pytest.mark.parametrize(
+    ("counts", "modes"),
+    [
+        ((3, 2), "quick"),
+        ((0, 2), "eager,late-links"),
+        ((20, 20), "eager,reversed"),
+        ((3, 1, 0, 2), "eager,late-links"),
+        ((2, 1, 0, 2, 1, 1, 2, 0), "eager"),
+    ],
+    ids=str,
+)
+def test_flags_are_right(counts: tuple[int, ...], modes: str, form: Format) -> None:
+    assert Layer(counts, flags(form)).found(modes) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("form", SENT)
+@pytest.mark.parametrize("counts", [(20, 3), (3, 1, 0, 2), (2, 1, 0, 2, 1, 1, 2, 0)], ids=str)
+def test_flags_are_right_in_all_modes(counts: tuple[int, ...], form: Format) -> None:
+    assert Layer(counts, flags(form)).found("all") == []
+    assert Layer(counts, flags(form, "sm_100a")).found("eager,slow-links") == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "step"),
+    [("lost-device-1", "dispatch"), ("lost-device-1-from-3", "combine_ranks")],
+)
+def test_a_wait_for_a_flag_comes_to_its_limit(mode: str, step: str) -> None:
+    layer = Layer((2, 2), flags(), limit_ms=1)
+    layer.found(mode)
+
+    assert rounds.late(layer.states[0]) == rounds.Late(step, 1, 1)
+
+
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("counts", [(3, 1), (3, 1, 0, 2), (2, 1, 0, 2, 1, 1, 2, 0)], ids=str)
 @pytest.mark.parametrize("kind", ["fast", "invariant", "mask"])
@@ -183,7 +229,7 @@ def test_a_wait_comes_to_its_limit(mode: str, step: str) -> None:
     assert rounds.late(layer.states[0]) == rounds.Late(step, 1, 1)
 
 
-ALL_MISTAKES = [*MISTAKES, *EXPERT_MISTAKES, *RECORD_MISTAKES]
+ALL_MISTAKES = [*MISTAKES, *EXPERT_MISTAKES, *RECORD_MISTAKES, *FLAG_MISTAKES]
 
 
 @pytest.mark.sampled(32)

@@ -93,6 +93,10 @@ def test_the_page_shows_what_two_ranks_do(number: int, tmp_path: Path) -> None:
     subprocess.run([*command, "--nproc-per-node", "2", str(script)], check=True, timeout=240)
 
 
+def test_windows_have_flags_for_many_tokens(tmp_path: Path) -> None:
+    ranks.run(ranks.by_flags, 1, tmp_path)
+
+
 def test_shares_have_every_expert_once() -> None:
     for experts in (1, 7, 8, 256):
         for number in range(1, min(8, experts) + 1):
@@ -120,6 +124,7 @@ class Two:
 
     group_name, rank, ranks, max_tokens, can_mask = "", 0, 2, 16, False
     quantises = False
+    flags_from: int | None = None
 
     def dispatch(self, *_: torch.Tensor) -> None:
         """Not called."""
@@ -158,6 +163,24 @@ def test_a_plan_has_the_kernels_of_tokens_that_are_quantised_first(form: str) ->
 
     assert f"dispatch_bf16{f'_{form}' * (form != 'bf16')}_sm_90a" in names
     assert copies == [32] * (form != "bf16")
+
+
+def test_a_plan_has_the_kernels_of_many_tokens_by_flags() -> None:
+    case, wire = make("block128", tokens=1), Two()
+    wire.quantises, wire.flags_from = True, 5
+    mine = ranks.part_of(case, 0, 2)
+    layer = jitgen.MoELayer(case.config, mine, max_tokens=16, group=wire)  # type: ignore[arg-type]
+    found = {
+        (each.problem.op, each.problem.by_flags, each.min_rows, each.max_rows)
+        for each in layer.plan(arch="sm_90a").sweeps
+        if hasattr(each.problem, "by_flags")
+    }
+
+    assert found == {
+        (op, by_flags, *((5, 16) if by_flags else (1, 4)))
+        for op in ("dispatch", "combine_ranks")
+        for by_flags in (False, True)
+    }
 
 
 @pytest.mark.parametrize(

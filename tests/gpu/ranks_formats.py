@@ -70,6 +70,8 @@ class Place:
         """Return windows of all ranks for the small layer."""
         sizes: dict[str, Any] = {"hidden": SMALL.hidden, "top_k": top_k, "max_tokens": MOST}
         group: Any = dist.group.WORLD
+        if not self.is_gpu:
+            mode.pop("flags_from", None)
         return connect(group, device=self.device, kind="windows", limit_s=limit_s, **sizes, **mode)
 
     def tokens(self, config: jitgen.MoEConfig, count: int, seed: int) -> tuple[Tensor, ...]:

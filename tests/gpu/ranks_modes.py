@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Ranks of GPUs that mask one which is late, those with invariant numerics, and those that quantise
-tokens before they send them: checked, then timed beside the usual ones.
+Ranks of GPUs that mask one which is late, those with invariant numerics, those that quantise tokens
+before they send them, and those with flags: checked, then timed beside the usual ones.
 
     python -m tests.gpu.ranks_modes prewarm --ranks 2          # anywhere: compiles the kernels
     JITGEN_GPU_CACHE=... python -m tests.gpu.ranks_modes run --ranks 2
@@ -40,11 +40,14 @@ from tests.gpu.expert_parallel import (
 )
 
 MOST = 9
+MANY = (*TOKENS, 256, 512)
 MODES: dict[str, dict[str, Any]] = {
     "usual": {},
     "masking": {"late": "mask"},
     "invariant": {"numerics": "invariant"},
     "quantised": {"quantise": True},
+    "flags": {"flags_from": 2},
+    "quantised, flags": {"quantise": True, "flags_from": 2},
 }
 
 
@@ -123,9 +126,10 @@ def masking(rank: int, ranks: int) -> None:
 def quantised(rank: int, ranks: int) -> None:
     """
     Compare bits with those of ranks that send bfloat16, eager and in graphs, also with invariant
-    numerics and where a late rank is masked; then time both layers.
+    numerics, where a late rank is masked, and with flags.
     """
-    for options in ({}, {"numerics": "invariant"}, {"late": "mask"}):
+    options: dict[str, Any]
+    for options in ({}, {"numerics": "invariant"}, {"late": "mask"}, {"flags_from": 2}):
         config = replace(SMALL, numerics=options.get("numerics"))
         mine = part_of(weights_of(config, "cuda"), rank, ranks)
         usual, sent = (
@@ -133,9 +137,12 @@ def quantised(rank: int, ranks: int) -> None:
                 config,
                 mine,
                 max_tokens=MOST,
-                group=wire(config.hidden, config.top_k, MOST, quantise=each, **options),
+                group=wire(config.hidden, config.top_k, MOST, **each),
             )
-            for each in (False, True)
+            for each in (
+                {k: v for k, v in options.items() if k != "flags_from"},
+                {"quantise": True, **options},
+            )
         )
         for number in range(24):
             count = (number * 5 + 3 * rank) % (MOST + 1)
@@ -155,18 +162,18 @@ def quantised(rank: int, ranks: int) -> None:
 
 
 def layers(rank: int, ranks: int) -> None:
-    """Time a layer of DeepSeek-V3's sizes whose ranks send bfloat16, and one that sends FP8."""
+    """Time layers of DeepSeek-V3's sizes whose ranks send bfloat16, FP8, and both by flags."""
     first, count = share(LARGE.experts, rank, ranks)
     part = replace(LARGE, first_expert=first, local_experts=count)
     mine = weights_of(replace(LARGE, experts=count), "cuda")
-    most = max(TOKENS)
+    most = max(MANY)
     found = {
         name: jitgen.MoELayer(
             part, mine, max_tokens=most, group=wire(HIDDEN, TOP_K, most, **MODES[name])
         )
-        for name in ("usual", "quantised")
+        for name in ("usual", "quantised", "flags", "quantised, flags")
     }
-    for tokens in TOKENS:
+    for tokens in MANY:
         given = tokens_of(LARGE, tokens, rank)
         taken = {
             name: time_of(
@@ -181,9 +188,9 @@ def layers(rank: int, ranks: int) -> None:
 
 def times(rank: int, ranks: int) -> None:
     """Time dispatch and combine of each mode alone, with DeepSeek-V3's columns."""
-    most = max(TOKENS)
+    most = max(MANY)
     ways = {name: wire(HIDDEN, TOP_K, most, **mode) for name, mode in MODES.items()}
-    for count in TOKENS:
+    for count in MANY:
         x, weights, ids = tokens_of(LARGE, count, rank)
         first, local = share(LARGE.experts, rank, ranks)
         y = torch.randn(ranks * count, HIDDEN, device="cuda").bfloat16()
@@ -244,6 +251,7 @@ class Blank:
     def __init__(self, rank: int, ranks: int, most: int, **mode: Any) -> None:
         self.group_name, self.rank, self.ranks, self.max_tokens = "", rank, ranks, most
         self.can_mask, self.quantises = "late" in mode, mode.get("quantise", False)
+        self.flags_from = mode.get("flags_from")
 
     def dispatch(self, *_: Any) -> Any:
         """Do nothing: plans do not call this."""
@@ -254,7 +262,7 @@ class Blank:
 def prewarm(ranks: int) -> None:
     """Compile what `run` needs, on any machine."""
     found: dict[Any, None] = {}
-    for config, most in ((SMALL, MOST), (LARGE, max(TOKENS))):
+    for config, most in ((SMALL, MOST), (LARGE, max(MANY))):
         both = [{**mode, "quantise": True} for mode in MODES.values()]
         for mode in (*MODES.values(), *both):
             asked = replace(config, numerics=mode.get("numerics"))

@@ -34,8 +34,9 @@ MODES: dict[str, dict[str, Any]] = {
     "masking": {"late": "mask"},
     "invariant": {"numerics": "invariant"},
     "quantised": {"numerics": "invariant", "quantise": True},
+    "flags": {"quantise": True, "flags_from": 3},  # on a CPU without flags
 }
-"""Three layers, each with windows of its own."""
+"""Layers, each with windows of its own."""
 
 SIZES = (1, 4, MOST)
 """Most tokens of a rank in each captured graph."""
@@ -342,7 +343,8 @@ def configs(ranks: int, arch: str) -> Iterator[Config]:
             mine = places.part(rank)
             part = replace(config, experts=len(places.placed))
             part = replace(part, first_expert=mine.start, local_experts=len(mine))
-            blank: Any = Blank(rank, ranks, MOST, **mode)
+            way = {k: v for k, v in mode.items() if arch != "cpu" or k != "flags_from"}
+            blank: Any = Blank(rank, ranks, MOST, **way)
             weights = without_memory(len(mine), part.intermediate, part.hidden)
             layer = jitgen.MoELayer(part, weights, max_tokens=MOST, group=blank)
             yield from layer.configs(arch)
