@@ -30,7 +30,7 @@ from jitgen.config.grouped_gemm import (
 )
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
-from jitgen.config.permute_quantize import PermuteQuantizeConfig
+from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.config.permute_quantize import Tiling as PermuteTiling
 from jitgen.config.quantize import QuantizeConfig
 from jitgen.config.route import RouteConfig
@@ -218,14 +218,14 @@ _PERMUTE_TILINGS = (
     PermuteTiling(threads=64, ctas_per_sm=8, held=2, is_eager=True),
     PermuteTiling(threads=64, ctas_per_sm=8, is_eager=True),
     PermuteTiling(threads=64, ctas_per_sm=8, is_relayed=True),
-    PermuteTiling(threads=64, ctas_per_sm=8, vector=16),
 )
 
 
 def permute_sweep(arch: Arch) -> Iterator[PermuteQuantizeConfig]:
     """Yield legal configs of `permute_quantize`: all words, with a few tilings of each kind."""
     for kind, tiling in itertools.product(kinds_of(permute_space.USUAL), _PERMUTE_TILINGS):
-        config = replace(kind, tiling=tiling)
+        vector = 16 if kind.walk is Walk.COPY and arch.is_gpu else tiling.vector
+        config = replace(kind, tiling=replace(tiling, vector=vector))
         if check(config, arch):
             yield config
 

@@ -40,7 +40,7 @@ class Collectives:
         self.group_name = str(group.group_name)
         self.rank, self.ranks = group.rank(), group.size()
         self.max_tokens, self.can_mask, self.quantises = max_tokens, False, False
-        self.flags_from = None
+        self.flags_from: int | None = None
 
     def dispatch(
         self,

@@ -164,8 +164,8 @@ def _windows(
     made: list[Shared] = []
     ranks, (hidden, top_k, most) = group.size(), sizes
     few = most if flags_from is None else min(most, flags_from - 1)
-    every = Windows.nbytes(ranks, hidden, top_k, few, is_invariant=is_invariant)
-    every = every[: 3 if can_mask else 2]
+    usual = Windows.nbytes(ranks, hidden, top_k, few, is_invariant=is_invariant)
+    every = usual[: 3 if can_mask else 2]
     if flags_from is not None:
         every += Windows.nbytes_by_flags(ranks, *sizes)
     for nbytes in every:

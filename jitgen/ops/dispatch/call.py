@@ -77,7 +77,8 @@ def dispatch(
         topk_ids: (T, top_k) int32: the experts of each token; `top_k` is at most 32.
         topk_weights: (T, top_k) float32.
         link: The connection of this rank to its peers; its inbox has ``H / 4 + top_k`` places for
-            each of `room` tokens. Quantised ones need fewer.
+            each of `room` tokens. Quantised ones need fewer. With flags, two vectors share a place,
+            and 64 more places are for flags.
         room: Rows of each rank in the result, at least T.
         form: Format in which tokens are sent: ``none``, ``block128`` or ``row``.
         config: A config to use instead of the selector's.
