@@ -322,7 +322,8 @@ def quantised(rank: int, ranks: int, *forms: str) -> None:
         )
         wanted_of = jitgen.MoELayer(config, mine, max_tokens=MOST, group=usual)
         few = dataclasses.replace(config, chunk_tokens=2 * ranks)
-        places = balance([*range(config.experts)], ranks, 2 * ranks - config.experts % ranks)
+        replicas = 2 * ranks - config.experts % ranks if ranks > 1 else 0
+        places = balance([*range(config.experts)], ranks, replicas)
         layers = [
             jitgen.MoELayer(each, mine, max_tokens=MOST, group=sent) for each in (config, few)
         ]
@@ -364,6 +365,23 @@ def _in_places(rank: int, case: Case, mine: jitgen.ExpertWeights, wire: Wire) ->
 
 def _first(extra: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: each[:1] for name, each in extra.items()}
+
+
+def emulated(rank: int, ranks: int, form: str) -> None:
+    """Compare layers on an emulated GPU that quantise tokens before and after they are sent."""
+    case = make(form, tokens=1)
+    sizes: dict[str, Any] = {"hidden": case.config.hidden, "top_k": case.config.top_k}
+    sizes |= {"max_tokens": MOST, "device": "cpu", "kind": "windows"}
+    wires = [connect(dist.group.WORLD, quantise=each, **sizes) for each in (False, True)]
+    with device("sm_90a"):
+        layers = [
+            jitgen.MoELayer(case.config, part_of(case, rank, ranks), max_tokens=MOST, group=wire)
+            for wire in wires
+        ]
+        x, weights, ids, *_ = given(case, rank, 3, 1)
+        usual, sent = (layer(x, weights, ids) for layer in layers)
+    assert usual.float().norm() > 1
+    assert torch.equal(usual, sent)
 
 
 def by_flags(rank: int, ranks: int) -> None:

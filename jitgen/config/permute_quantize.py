@@ -141,7 +141,8 @@ class PermuteQuantizeConfig(TiledConfig):
         }[self.walk]
         scales = ("scale",) if self.format.has_own_scales else ()
         given = ("given",) if self.format.has_given_scale else ()
-        relay = ("permutation", "by_token") if self.tiling.is_relayed else ()
+        memory = () if self.walk is Walk.COPY else ("by_token",)
+        relay = ("permutation", *memory) if self.tiling.is_relayed else ()
         order = SORTED if self.walk is Walk.SORT else ()
         return ("x", *index, "q", *scales, *given, *relay, *order)
 

@@ -265,7 +265,8 @@ class Chain:
         if scale is not None:
             pairs = self.sort(topk_ids)
             form = Format(str(self.weights.activation_format))
-            rows = copy_rows(x, scale, pairs.inverse, form=form, out=into.a)
+            order = pairs.inverse, pairs.permutation
+            rows = copy_rows(x, scale, *order, form=form, out=into.a)
         elif sorting is None:
             pairs, rows = self.sort_and_gather(x, topk_ids, into)
         else:

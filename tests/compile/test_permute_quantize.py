@@ -60,6 +60,7 @@ ON_GPU = [
     "ragged_row_scatter_t64_c4_v16",
     "ragged_block128_scatter_pow2_r2_t64_c4_eager_relayed_persistent",
     "ragged_block128_copy_t64_c4_v16",
+    "ragged_block128_copy_t64_c4_v16_relayed",
     "ragged_row_copy_t64_c4_v16_eager",
 ]
 """Every layout, format and walk; few warps, which all get several tiles."""

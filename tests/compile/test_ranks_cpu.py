@@ -66,6 +66,12 @@ def test_tokens_that_are_quantised_before_they_are_sent_change_no_bit(
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("form", ["block128", "row"])
+def test_nor_do_they_on_an_emulated_gpu(form: str, tmp_path: Path) -> None:
+    ranks.run(ranks.emulated, 1, tmp_path, form)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(("form", "number"), [("block128", 4), ("bf16", 3)])
 def test_invariant_bits_are_those_of_one_rank(form: str, number: int, tmp_path: Path) -> None:
     """They depend on neither the number of ranks, the rank of a token nor the tokens beside it."""

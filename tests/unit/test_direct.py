@@ -60,7 +60,6 @@ FINE = {
     ("moe_decode", 8): {"int64"},  # which it is
     ("moe_decode", 10): {"huge"},  # an expert's number, as large as there are
     ("permute_quantize", 0): {"more of 0", "one less of 0"},  # tokens, of which permutation does
-    ("permute_quantize", 1): {"more of 1"},  # scales of tokens, whose rows may be longer
     # groups, whatever ragged rows do; places of a token
     ("permute_quantize", 2): {"more of 0", "one less of 0", "one less of 1"},
     ("permute_quantize", 4): {"more of 0", "more of 1", "one less of 0"},  # atoms; groups to sort

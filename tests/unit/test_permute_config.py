@@ -62,7 +62,15 @@ def test_a_default_that_shows_is_no_name(name: str) -> None:
         (replace(BLOCKS, walk=Walk.COPY), "E_COPY"),
         (replace(BLOCKS, walk=Walk.COPY, tiling=Tiling(vector=16, rows=2)), "E_COPY"),
         (replace(BLOCKS, walk=Walk.COPY, tiling=Tiling(vector=16, is_persistent=True)), "E_COPY"),
-        (replace(BLOCKS, walk=Walk.COPY, tiling=Tiling(vector=16, is_relayed=True)), "E_RELAYED"),
+        (
+            PermuteQuantizeConfig(
+                layout="ragged",
+                format="row",
+                walk="copy",
+                tiling=Tiling(vector=16, is_relayed=True),
+            ),
+            "E_RELAYED",
+        ),
         (replace(BLOCKS, tiling=Tiling(rows=3)), "E_ROWS"),
         (replace(BLOCKS, tiling=Tiling(threads=96)), "E_THREADS"),
         (replace(BLOCKS, tiling=Tiling(held=2)), "E_HELD"),
@@ -123,6 +131,8 @@ def test_quantised_tokens_are_copied(form: Format) -> None:
     choice = jitgen.select(problem, "sm_90a")
 
     assert choice.config.to_name() == f"ragged_{form}_copy_t64_c16_v16_eager"
+    many = jitgen.select(replace(problem, m=4096), "sm_90a").config
+    assert many.to_name() == f"ragged_{form}_copy_v16{'_relayed' * (form is Format.BLOCK128)}"
     assert jitgen.select(problem, "cpu").config == PermuteQuantizeConfig(**kind)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="walk copy is for block128 and row"):
         replace(problem, format=Format.NONE)

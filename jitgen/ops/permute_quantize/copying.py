@@ -6,11 +6,13 @@ and scales are copied, and have the bits that quantising the rows would give.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
-from jitgen.config.config import SCALE_BLOCK
+from jitgen.config.dispatch import scales_of
 from jitgen.config.format import Format
 from jitgen.config.permute_quantize import (
     MOST_PLACES,
@@ -36,6 +38,7 @@ def copy_rows(
     x: Tensor,
     x_scale: Tensor,
     inverse: Tensor,
+    permutation: Tensor,
     *,
     form: Format,
     out: Scaled | None = None,
@@ -47,9 +50,10 @@ def copy_rows(
     Args:
         x: (T, K) float8_e4m3fn, last dimension contiguous. On a GPU K is a multiple of 16, and
             address and strides are multiples of 16 bytes.
-        x_scale: The scales of tokens, float32: (T,) for ``row``; (T, at least ceil(K / 128)) for
-            ``block128``, last dimension contiguous.
+        x_scale: The scales of tokens, float32, contiguous, as `dispatch` returns them: (T,) for
+            ``row``; (T, S) for ``block128``, S the next multiple of 4 above K / 128.
         inverse: (T, top_k) int32, as `jitgen.route` gives it.
+        permutation: (T * top_k,) int32, likewise.
         form: ``block128`` or ``row``.
         out: Where results go, as for `jitgen.permute_quantize`.
 
@@ -69,11 +73,16 @@ def copy_rows(
         if kind is None or not form.has_float_scales:
             raise InputError("form", f"must be block128 or row (got {form})")
         _check(x, x_scale, inverse, form)
+        wanted = ((inverse.numel(),), "a row for each pair")
+        common.require(
+            *("permutation", permutation, [torch.int32]), shape=wanted, like=("x", x.device)
+        )
+        common.require("permutation", permutation, contiguous=-1)
         tokens, columns = x.shape
         rows = Rows((inverse.numel(),), 0)
         if out is not None:
-            wanted, like = (*rows.shape, columns), ("x", x.device)
-            given = (out, [x.dtype], (wanted, "a row for each pair"), kind)
+            shape, like = (*rows.shape, columns), ("x", x.device)
+            given = (out, [x.dtype], (shape, "a row for each pair"), kind)
             check_out(*given, kind.a_shape(rows, columns), like, has_memory=True)
         q, scale = (None, None) if out is None else out
         q = x.new_empty((*rows.shape, columns)) if q is None else q
@@ -92,7 +101,9 @@ def copy_rows(
             walk=Walk.COPY,
         )
         launch = launch_for(session, device, problem, None, "x")
-        launch.function(x, x_scale, inverse, q, scale, *launch.tail)
+        config: Any = launch.config
+        relay = (permutation,) if config.tiling.is_relayed else ()
+        launch.function(x, x_scale, inverse, q, scale, *relay, *launch.tail)
         return q, scale
 
 
@@ -109,6 +120,9 @@ def check_direct(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[obj
     _check(x, found["x_scale"], found["inverse"], form)
     common.require("q", q, [x.dtype], rank=(2, "(M, K)"), like=("x", x.device), contiguous=-1)
     common.require("q", q, shape=((len(q), x.shape[1]), "columns of x"))
+    if config.tiling.is_relayed:
+        wanted = ((len(q),), "a row for each row of q")
+        common.require("permutation", found["permutation"], [torch.int32], shape=wanted)
     direct.require_rows("x", len(x))
     direct.require_rows("q", len(q))
     direct.require_bytes("q", q)
@@ -121,18 +135,14 @@ def _check(x: Tensor, x_scale: Tensor, inverse: Tensor, form: Format) -> None:
     """Require quantised tokens with their scales, and the rows that they go to."""
     common.require("x", x, [torch.float8_e4m3fn], rank=(2, "(T, K)"), contiguous=-1)
     like, (tokens, columns) = ("x", x.device), x.shape
-    is_row = form is Format.ROW
-    rank = (1, "(T,)") if is_row else (2, "(T, ceil(K / 128) or more)")
-    common.require("x_scale", x_scale, [torch.float32], rank=rank, like=like)
-    blocks = -(-columns // SCALE_BLOCK)
-    if len(x_scale) != tokens or (not is_row and x_scale.shape[1] < blocks):
-        allowed = f"({tokens},)" if is_row else f"({tokens}, {blocks} or more)"
-        raise InputError(
-            "x_scale", f"must have shape {allowed}, as x has (got {tuple(x_scale.shape)})"
-        )
-    common.require("x_scale", x_scale, contiguous=-1)
+    shape = (tokens,) if form is Format.ROW else (tokens, scales_of(columns, form))
+    common.require("x_scale", x_scale, [torch.float32], shape=(shape, f"as x is {form}"), like=like)
+    if not x_scale.is_contiguous():
+        raise InputError("x_scale", f"must be contiguous (got strides {x_scale.stride()})")
+    alignment = x_scale.element_size() * (1 if form is Format.ROW else 4)
+    common.check_memory([("x_scale", x_scale, alignment)], like, has_memory=True)
     common.require("inverse", inverse, [torch.int32], rank=(2, "(T, top_k)"), like=like)
     if len(inverse) != tokens or not 1 <= inverse.shape[1] <= MOST_PLACES:
-        shape = f"({tokens}, 1 to {MOST_PLACES}), a row for each token"
-        raise InputError("inverse", f"must have shape {shape} (got {tuple(inverse.shape)})")
+        allowed = f"({tokens}, 1 to {MOST_PLACES}), a row for each token"
+        raise InputError("inverse", f"must have shape {allowed} (got {tuple(inverse.shape)})")
     common.require("inverse", inverse, contiguous=-1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.dispatch import scales_of
 from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
@@ -135,20 +136,25 @@ def make(
 
 def _copied(config: PermuteQuantizeConfig, x: Tensor, case: Solved) -> Solved:
     """Return the call of a kernel that quantises and scatters `x`, of tokens quantised before."""
-    if config.format is Format.ROW:
-        given, x_scale = per_row(x)
-    else:
-        given, scales = per_token_group(x)
-        x_scale = scales.new_ones(len(x), scales.shape[1] + 1)[:, :-1]  # rows may be longer
-        x_scale.copy_(scales)
-    inverse, out = case.arguments["inverse"], case.arguments["out"]
+    given, x_scale = (per_row if config.format is Format.ROW else per_token_group)(x)
+    if config.format is not Format.ROW:
+        scales = x_scale.new_ones(len(x), scales_of(x.shape[1], config.format))
+        scales[:, : x_scale.shape[1]] = x_scale
+        x_scale = scales
+    inverse, permutation, out = (case.arguments[name] for name in ("inverse", "permutation", "out"))
+    relay = (permutation,) if config.tiling.is_relayed else ()
     return replace(
         case,
-        tensors=(given, x_scale, inverse, *out),
+        tensors=(given, x_scale, inverse, *out, *relay),
         arguments={
-            "x": given, "x_scale": x_scale, "inverse": inverse, "form": config.format, "out": out
+            "x": given,
+            "x_scale": x_scale,
+            "inverse": inverse,
+            "permutation": permutation,
+            "form": config.format,
+            "out": out,
         },
-    )  # fmt: skip
+    )
 
 
 def _spoilt(numbers: Tensor, chosen: Tensor, count: int) -> Tensor:

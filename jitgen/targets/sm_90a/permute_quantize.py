@@ -104,6 +104,7 @@ _TILINGS = {
     Walk.COPY: (
         Tiling(vector=16, threads=64, ctas_per_sm=16, is_eager=True),
         Tiling(vector=16),
+        Tiling(vector=16, is_relayed=True),
     ),
 }
 """
@@ -299,7 +300,7 @@ def _has_whole_rows(config: PermuteQuantizeConfig) -> bool:
 
 
 def _can_relay(config: PermuteQuantizeConfig) -> bool:
-    return config.walk is Walk.SCATTER and config.format is Format.BLOCK128
+    return config.walk in _OF_TOKENS and config.format is Format.BLOCK128
 
 
 def _needed(config: PermuteQuantizeConfig) -> int | None:
