@@ -35,7 +35,7 @@ SIZES = {
     "add_lora": "5:32:264:16",
     "combine": "9:64:3",
     "combine_ranks": "3:2:72",
-    "dispatch": "3:2:72:3",
+    "dispatch": "3:2:80:3",
     "grouped_gemm": "3:40:136:256",
     "grouped_gemm_wgrad": "3:40:136:256",
     "moe_decode": "2:2:3:128:128",

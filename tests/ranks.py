@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import errno
 import gc
+import itertools
 import logging
 import os
 import time
@@ -25,8 +26,12 @@ from torch import Tensor
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.layer import ranks as bench
+from jitgen.config.format import Format
 from jitgen.errors import InputError, PeerTimeout
-from jitgen.parallel import ExpertMap, Wire, balance, connect, share
+from jitgen.layer.problems import sent_as
+from jitgen.parallel import ExpertMap, Wire, balance, connect, memory, share, windows
+from jitgen.parallel.windows import Windows
+from jitgen.verify import device
 from tests.moe_cases import Case, make
 
 MOST = 6
@@ -299,6 +304,49 @@ def invariant(rank: int, ranks: int, form: str) -> None:
         jitgen.MoELayer(config, mine, max_tokens=MOST, group=wire)
 
 
+def quantised(rank: int, ranks: int, *forms: str) -> None:
+    """
+    Compare layers whose tokens are quantised before they are sent with those whose tokens are not,
+    bit by bit: with sums and with rows of experts, in one pass and in several, and with experts in
+    several places.
+    """
+    for form, numerics in itertools.product(forms, ("fast", "invariant")):
+        case = make(form, tokens=1)
+        config = dataclasses.replace(case.config, numerics=numerics)
+        mine = part_of(case, rank, ranks)
+        sizes: dict[str, Any] = {"hidden": config.hidden, "top_k": config.top_k}
+        sizes |= {"max_tokens": MOST, "device": "cpu", "numerics": numerics}
+        usual, sent = (
+            connect(dist.group.WORLD, kind="windows", quantise=each, **sizes)
+            for each in (False, True)
+        )
+        wanted_of = jitgen.MoELayer(config, mine, max_tokens=MOST, group=usual)
+        few = dataclasses.replace(config, chunk_tokens=2 * ranks)
+        replicas = 2 * ranks - config.experts % ranks if ranks > 1 else 0
+        places = balance([*range(config.experts)], ranks, replicas)
+        layers = [
+            jitgen.MoELayer(each, mine, max_tokens=MOST, group=sent) for each in (config, few)
+        ]
+        if numerics == "invariant":
+            layers.append(
+                jitgen.MoELayer(config, mine, max_tokens=MOST, group=sent, expert_map=places)
+            )
+        for number, counts in enumerate(COUNTS):
+            x, weights, ids, shared, gate = given(case, rank, counts[rank], number)
+            extra: dict[str, Tensor] = {} if number == 0 else {"shared": shared}
+            extra |= {"shared_weights": gate} if number == 2 else {}
+            wanted = wanted_of(x, weights, ids, rank_tokens=max(counts), **extra)
+            for layer in layers:
+                found = layer(x, weights, ids, rank_tokens=max(counts), **extra)
+                assert torch.equal(found, wanted), (form, numerics, number)
+        zeros = dataclasses.replace(config, zero_experts=1)  # which need the tokens themselves
+        assert sent_as(zeros, mine) is Format.NONE
+        wire = connect(dist.group.WORLD, kind="collectives", quantise=True, **sizes)
+        assert not wire.quantises
+        with pytest.raises(InputError, match="form: must be none: collectives send bfloat16"):
+            wire.dispatch(x, ids, weights, MOST, Format(form.removeprefix("exact1_")))
+
+
 def _in_places(rank: int, case: Case, mine: jitgen.ExpertWeights, wire: Wire) -> None:
     """Let experts have several places, and passes few tokens: bits are those of one rank still."""
     config = dataclasses.replace(case.config, zero_experts=2)
@@ -319,11 +367,63 @@ def _first(extra: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: each[:1] for name, each in extra.items()}
 
 
+def emulated(rank: int, ranks: int, form: str) -> None:
+    """Compare layers on an emulated GPU that quantise tokens before and after they are sent."""
+    case = make(form, tokens=1)
+    sizes: dict[str, Any] = {"hidden": case.config.hidden, "top_k": case.config.top_k}
+    sizes |= {"max_tokens": MOST, "device": "cpu", "kind": "windows"}
+    wires = [connect(dist.group.WORLD, quantise=each, **sizes) for each in (False, True)]
+    with device("sm_90a"):
+        layers = [
+            jitgen.MoELayer(case.config, part_of(case, rank, ranks), max_tokens=MOST, group=wire)
+            for wire in wires
+        ]
+        x, weights, ids, *_ = given(case, rank, 3, 1)
+        usual, sent = (layer(x, weights, ids) for layer in layers)
+    assert usual.float().norm() > 1
+    assert torch.equal(usual, sent)
+
+
+def by_flags(rank: int, ranks: int) -> None:
+    """Let windows on an emulated GPU have flags for many tokens alone."""
+    group: Any = dist.group.WORLD
+    sizes = (ranks, 64, 2)
+    every = (*Windows.nbytes(*sizes, 2)[:2], *Windows.nbytes_by_flags(*sizes, 4))
+    made = [memory.shared(nbytes, group, torch.device("cpu")) for nbytes in every]
+    assert not any(isinstance(each, str) for each in made)
+    tokens_of, sums_of, *many = made
+    wire = Windows(group, tokens_of, sums_of, 4, 1.0, flags_from=3, by_flags=tuple(many))  # type: ignore[arg-type]
+    has_flags = []
+
+    def noted(call: Callable[..., Any], place: int) -> Callable[..., Any]:
+        def wrapped(*given: Any, **named: Any) -> Any:
+            has_flags.append(given[place].by_flags)
+            return call(*given, **named)
+
+        return wrapped
+
+    rooms = (2, 3, 4, 1)
+    with pytest.MonkeyPatch.context() as patch, device("sm_90a"):
+        for name, place in (("dispatch", 3), ("combine_ranks", 1)):
+            patch.setattr(windows, name, noted(getattr(windows, name), place))
+        for number, room in enumerate(rooms):
+            x = torch.full((room, 64), 1.0 + number).bfloat16()
+            for form in (Format.NONE, Format.ROW):
+                ids, weights = torch.zeros(room, 2, dtype=torch.int32), torch.ones(room, 2)
+                tokens = wire.dispatch(x, ids, weights, room, form)
+                assert torch.equal(tokens.topk_weights, weights)
+                assert torch.equal(wire.combine(x, room), x)
+                assert form is Format.ROW or torch.equal(tokens.x, x)
+    assert has_flags == [room >= 3 for room in rooms for _ in range(4)]
+    wire.check()
+
+
 def several(rank: int, ranks: int) -> None:
     """Run the checks that can share processes, because processes take seconds to start."""
     refused(rank, ranks)
     layers(rank, ranks, "block128")
     invariant(rank, ranks, "block128")
+    quantised(rank, ranks, "block128")
     calls(rank, ranks)
     same_bits(rank, ranks)
     moves(rank, ranks, "block128")
@@ -530,7 +630,8 @@ def refused(rank: int, ranks: int) -> None:
     with pytest.raises(InputError, match="group: must be a group of"):
         jitgen.MoELayer(case.config, mine, max_tokens=MOST, group=7)  # type: ignore[arg-type]
     wrongs = [("kind", "tcp"), ("hidden", 6), ("top_k", 33), ("max_tokens", 0)]
-    for name, value in [*wrongs, ("late", "wait"), ("numerics", "exact")]:
+    wrongs += [("late", "wait"), ("numerics", "exact"), ("quantise", 1), ("flags_from", 1)]
+    for name, value in [*wrongs, ("flags_from", 2)]:  # on a CPU
         sizes = {"hidden": 64, "top_k": 1, "max_tokens": 2, name: value}
         with pytest.raises(InputError, match=f"{name}: must be"):
             connect(group, device="cpu", **sizes)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ from jitgen.config.grouped_gemm import (
 )
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
-from jitgen.config.permute_quantize import PermuteQuantizeConfig
+from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.config.permute_quantize import Tiling as PermuteTiling
 from jitgen.config.quantize import QuantizeConfig
 from jitgen.config.route import RouteConfig
@@ -224,7 +224,8 @@ _PERMUTE_TILINGS = (
 def permute_sweep(arch: Arch) -> Iterator[PermuteQuantizeConfig]:
     """Yield legal configs of `permute_quantize`: all words, with a few tilings of each kind."""
     for kind, tiling in itertools.product(kinds_of(permute_space.USUAL), _PERMUTE_TILINGS):
-        config = replace(kind, tiling=tiling)
+        vector = 16 if kind.walk is Walk.COPY and arch.is_gpu else tiling.vector
+        config = replace(kind, tiling=replace(tiling, vector=vector))
         if check(config, arch):
             yield config
 

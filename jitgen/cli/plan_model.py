@@ -90,6 +90,12 @@ def _counts(text: str) -> tuple[int, ...]:
     help="Ranks of experts share layers by a group (docs/expert-parallel.md), each with "
     "--max-tokens.",
 )
+@click.option(
+    "--quantise",
+    is_flag=True,
+    help="With --group: ranks quantise tokens before they send them, where the first product "
+    "reads FP8.",
+)
 @click.option("--no-router", is_flag=True, help="Leave the router out of the plan.")
 @with_output
 def from_config(  # noqa: PLR0913  # each is one option
@@ -105,6 +111,7 @@ def from_config(  # noqa: PLR0913  # each is one option
     activation_format: str | None,
     dequantize: bool,
     has_group: bool,
+    quantise: bool,
     no_router: bool,
 ) -> None:
     """
@@ -117,6 +124,8 @@ def from_config(  # noqa: PLR0913  # each is one option
         raise click.UsageError("--group needs --max-tokens: the most tokens of each rank")
     if has_group and max(expert_ranks) == 1:
         raise click.UsageError("--group needs --expert-ranks: how many ranks share a layer")
+    if quantise and not has_group:
+        raise click.UsageError("--quantise needs --group: it says how ranks send tokens")
     if to is not None and to.suffix != ".toml":
         raise click.UsageError(f"{printable(str(to))}: the name of a plan file ends in .toml")
     file = config / "config.json" if config.is_dir() else config
@@ -137,6 +146,7 @@ def from_config(  # noqa: PLR0913  # each is one option
             dequantize=dequantize,
             has_router=not no_router,
             has_group=has_group,
+            quantise=quantise,
         )
     except OSError as error:
         where = printable(str(error.filename or config))

@@ -26,6 +26,8 @@ class CombineRanksConfig(TiledConfig):
         is_weighted: Whether each row of the shared expert has a weight.
         can_mask: Whether a rank that is late is left out from then on.
         of_experts: Whether ranks send the row of each expert instead of the sum of their rows.
+        by_flags: Whether a flag of each CTA says that its data has come, instead of the number of
+            the round beside each word.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -41,6 +43,7 @@ class CombineRanksConfig(TiledConfig):
     is_weighted: bool = of(bool, default=False, word="weighted")
     can_mask: bool = of(bool, default=False, word="mask")
     of_experts: bool = of(bool, default=False, word="experts")
+    by_flags: bool = of(bool, default=False, word="flags")
     tiling: Tiling = of(Tiling, default=Tiling())
 
     @property
@@ -71,6 +74,7 @@ class CombineRanksProblem(UngroupedTokens):
         is_weighted: Whether each row of the shared expert has a weight.
         can_mask: Whether a rank that is late is left out from then on.
         of_experts: Whether ranks send the row of each expert instead of the sum of their rows.
+        by_flags: Whether flags say that data has come.
     """
 
     op: ClassVar[str] = "combine_ranks"
@@ -81,6 +85,7 @@ class CombineRanksProblem(UngroupedTokens):
     is_weighted: bool = of(bool, default=False)
     can_mask: bool = of(bool, default=False)
     of_experts: bool = of(bool, default=False)
+    by_flags: bool = of(bool, default=False)
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
@@ -90,15 +95,17 @@ class CombineRanksProblem(UngroupedTokens):
     @property
     def traffic_bytes(self) -> int:
         """
-        Bytes of the rows of all ranks, with the number of a round beside each word, and of the
-        result.
+        Bytes of the rows of all ranks, with the number of a round beside each word, or none, and of
+        the result.
         """
-        return 2 * self.m * self.n * (3 * self.ranks + 1 + self.has_shared)
+        each = 2 if self.by_flags else 3
+        return 2 * self.m * self.n * (each * self.ranks + 1 + self.has_shared)
 
     @property
     def types(self) -> str:
         """Text for errors that says which types and formats the problem has."""
         shared = ", with a shared expert's" * self.has_shared + ", weighted" * self.is_weighted
+        shared += ", by flags" * self.by_flags
         what = "rows of experts" if self.of_experts else "sums"
         return f"bf16 {what}{shared}" + ", from ranks that can be masked" * self.can_mask
 
@@ -107,6 +114,7 @@ class CombineRanksProblem(UngroupedTokens):
         """Name of the problem that is readable and valid as a file name."""
         words = "_shared" * self.has_shared + "_weighted" * self.is_weighted
         words += "_mask" * self.can_mask + "_experts" * self.of_experts
+        words += "_flags" * self.by_flags
         return f"combine_ranks_m{self.m}_n{self.n}_ranks{self.ranks}{words}"
 
     @property
@@ -115,6 +123,7 @@ class CombineRanksProblem(UngroupedTokens):
         return (
             self.of_experts,
             self.can_mask,
+            self.by_flags,
             self.has_shared,
             self.is_weighted,
             self.n,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from jitgen.config.config import MAX_SIZE, Part, TiledConfig, of
+from jitgen.config.config import MAX_SIZE, SCALE_BLOCK, Part, TiledConfig, of
+from jitgen.config.format import Format
 from jitgen.config.problem import UngroupedTokens
 from jitgen.support.frozen import frozen
 
@@ -17,6 +18,11 @@ MOST_PLACES = 32
 
 MOST_RANKS = 8
 """Most GPUs of a host that access each other's memory."""
+
+SENT = (Format.NONE, Format.BLOCK128, Format.ROW)
+"""Formats in which tokens are sent."""
+
+_SCALES = 4  # of a token in memory: whole vectors of 16 bytes
 
 
 @frozen
@@ -48,7 +54,11 @@ class DispatchConfig(TiledConfig):
     One kernel of `dispatch`, before its target is known.
 
     Attributes:
+        format: Format in which tokens are sent: bfloat16, or values and scales that the kernel
+            quantises them to.
         can_mask: Whether a rank that is late is left out from then on.
+        by_flags: Whether a flag of each CTA says that its data has come, instead of the number of
+            the round beside each word: half the bytes, for many tokens.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -60,7 +70,9 @@ class DispatchConfig(TiledConfig):
 
     op: ClassVar[str] = "dispatch"
     prefix: ClassVar[str] = "bf16"
+    format: Format = of(Format, default=Format.NONE, always=False, allowed=SENT)
     can_mask: bool = of(bool, default=False, word="mask")
+    by_flags: bool = of(bool, default=False, word="flags")
     tiling: Tiling = of(Tiling, default=Tiling())
 
     @property
@@ -72,7 +84,8 @@ class DispatchConfig(TiledConfig):
     def arguments(self) -> tuple[str, ...]:
         """Names of the first arguments of the compiled function, in their order."""
         link = ("inbox", "peers", "state", *(("notes",) if self.can_mask else ()))
-        return ("x", "topk_ids", "topk_weights", *link, "out_x", "out_ids", "out_weights")
+        scales = ("out_scale",) if self.format.has_own_scales else ()
+        return ("x", "topk_ids", "topk_weights", *link, "out_x", "out_ids", "out_weights", *scales)
 
 
 @frozen
@@ -85,7 +98,9 @@ class DispatchProblem(UngroupedTokens):
         k: Columns of a token.
         top_k: Number of experts of a token.
         ranks: Number of ranks.
+        format: Format in which tokens are sent.
         can_mask: Whether a rank that is late is left out from then on.
+        by_flags: Whether flags say that data has come.
     """
 
     op: ClassVar[str] = "dispatch"
@@ -93,28 +108,59 @@ class DispatchProblem(UngroupedTokens):
     k: int = of(int, most=MAX_SIZE)
     top_k: int = of(int, most=MOST_PLACES, default=8)
     ranks: int = of(int, most=MOST_RANKS, default=2)
+    format: Format = of(Format, default=Format.NONE, allowed=SENT)
     can_mask: bool = of(bool, default=False)
+    by_flags: bool = of(bool, default=False)
+
+    @property
+    def length(self) -> int:
+        """Vectors of a token, of 8 bytes each: its row, its scales, and one for each expert."""
+        return vectors_of(self.k, self.top_k, self.format)
 
     @property
     def traffic_bytes(self) -> int:
         """
-        Bytes of the tokens of all ranks, with the number of a round beside each word, and of the
-        result.
+        Bytes of the tokens of all ranks, with the number of a round beside each word, or none, and
+        of the result.
         """
-        return 3 * self.ranks * self.m * (2 * self.k + 8 * self.top_k)
+        return (2 if self.by_flags else 3) * self.ranks * self.m * 8 * self.length
 
     @property
     def types(self) -> str:
         """Text for errors that says which types and formats the problem has."""
-        return "bf16 tokens" + ", from ranks that can be masked" * self.can_mask
+        form = f", sent as {self.format}" * (self.format is not Format.NONE)
+        form += ", by flags" * self.by_flags
+        return f"bf16 tokens{form}" + ", from ranks that can be masked" * self.can_mask
 
     @property
     def slug(self) -> str:
         """Name of the problem that is readable and valid as a file name."""
-        word = "_mask" * self.can_mask
+        word = f"_{self.format}" * (self.format is not Format.NONE) + "_mask" * self.can_mask
+        word += "_flags" * self.by_flags
         return f"dispatch_m{self.m}_k{self.k}_top{self.top_k}_ranks{self.ranks}{word}"
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: `can_mask`, columns, experts of a token, ranks, rows."""
-        return (self.can_mask, self.k, self.top_k, self.ranks, self.m)
+        """Sort key of problems: format, flags, columns, experts of a token, ranks, rows."""
+        kind = (self.format, self.can_mask, self.by_flags)
+        return (*kind, self.k, self.top_k, self.ranks, self.m)
+
+
+def vectors_of(columns: int, top_k: int, form: Format) -> int:
+    """
+    Return the vectors of a token that is sent, of 8 bytes each: those of its row, four columns or
+    eight quantised ones; those of its scales, two in each; and one for each expert.
+    """
+    if form is Format.NONE:
+        return columns // 4 + top_k
+    return columns // 8 + -(-scales_of(columns, form) // 2) + top_k
+
+
+def scales_of(columns: int, form: Format) -> int:
+    """
+    Return the scales of a quantised token in memory: 1 for its row, or one for each block and 1.0
+    for the rest of the last four.
+    """
+    if form is Format.ROW:
+        return 1
+    return -(-columns // (_SCALES * SCALE_BLOCK)) * _SCALES

@@ -30,8 +30,8 @@ MOST_PLACES = 32
 
 class Walk(StrEnum):
     """
-    Whether a kernel goes through the rows of the result or through the tokens, or sorts the pairs
-    first.
+    Whether a kernel goes through the rows of the result or through the tokens, whether it sorts the
+    pairs first, and whether tokens are quantised already.
     """
 
     GATHER = "gather"
@@ -45,6 +45,9 @@ class Walk(StrEnum):
     A few tokens, as in `SCATTER`; the kernel sorts the pairs itself, and computes the rows of each
     token.
     """
+
+    COPY = "copy"
+    """Tokens, as in `SCATTER`, that are quantised already: values and scales are copied."""
 
 
 SORTED = ("sorted_offs", "sorted_permutation", "sorted_inverse")
@@ -95,7 +98,8 @@ class PermuteQuantizeConfig(TiledConfig):
     Attributes:
         layout: How rows of the result belong to groups.
         format: Format of the result.
-        walk: Whether the kernel goes through rows or through tokens, or sorts the pairs first.
+        walk: Whether the kernel goes through rows or through tokens, which may be quantised
+            already, or sorts the pairs first.
         power_of_two: Whether float32 scales that the kernel computes are rounded up to powers of
             two.
         rounding: Rounding of scales that are powers of two in one byte; ``up`` for other formats.
@@ -133,10 +137,12 @@ class PermuteQuantizeConfig(TiledConfig):
             Walk.GATHER: ("permutation", "groups"),
             Walk.SCATTER: ("inverse",),
             Walk.SORT: ("topk_ids",),
+            Walk.COPY: ("x_scale", "inverse"),
         }[self.walk]
         scales = ("scale",) if self.format.has_own_scales else ()
         given = ("given",) if self.format.has_given_scale else ()
-        relay = ("permutation", "by_token") if self.tiling.is_relayed else ()
+        memory = () if self.walk is Walk.COPY else ("by_token",)
+        relay = ("permutation", *memory) if self.tiling.is_relayed else ()
         order = SORTED if self.walk is Walk.SORT else ()
         return ("x", *index, "q", *scales, *given, *relay, *order)
 
@@ -152,7 +158,8 @@ class PermuteQuantizeProblem(UngroupedTokens):
         k: Columns of a token.
         top_k: Rows of the result for each token.
         format: Format of the result.
-        walk: What kernels go through: tokens if the call has the inverse, or sorts.
+        walk: What kernels go through: tokens if the call has the inverse, or sorts; `COPY` if
+            tokens are quantised already.
         power_of_two: Whether float32 scales are powers of two.
         rounding: Rounding of scales that are powers of two in one byte.
     """
@@ -176,6 +183,8 @@ class PermuteQuantizeProblem(UngroupedTokens):
                 "walk must be gather for scales in atoms and for rows that are not ragged (got "
                 f"{self.format}, {self.layout})"
             )
+        if self.walk is Walk.COPY and not self.format.has_float_scales:
+            raise ConfigError(f"walk copy is for block128 and row (got {self.format})")
 
     @property
     def traffic_bytes(self) -> int:
@@ -185,12 +194,14 @@ class PermuteQuantizeProblem(UngroupedTokens):
             (Format.MXFP8, Format.MXFP4), -(-self.k // 32)
         )
         copy = self.k * self.format.q_dtype.bits // 8 + scales.get(self.format, 0)
-        return self.m * (2 * self.k + self.top_k * copy)
+        given = copy if self.walk is Walk.COPY else 2 * self.k
+        return self.m * (given + self.top_k * copy)
 
     @property
     def types(self) -> str:
         """Text for errors that says which types and formats the problem has."""
-        return f"bf16 -> {self.format}, {self.walk} of {self.layout} rows"
+        given = self.format if self.walk is Walk.COPY else "bf16"
+        return f"{given} -> {self.format}, {self.walk} of {self.layout} rows"
 
     @property
     def slug(self) -> str:

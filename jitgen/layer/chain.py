@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from jitgen.config.activation_quantize import Activation
+from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.layer import one_launch as at_once
 from jitgen.layer.config import MoEConfig
@@ -30,6 +31,7 @@ from jitgen.ops.combine.call import combine
 from jitgen.ops.dispatcher import is_traced, require_plain
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.permute_quantize.call import permute_quantize
+from jitgen.ops.permute_quantize.copying import copy_rows
 from jitgen.ops.permute_quantize.sorting import sort_quantize
 from jitgen.ops.route.call import sort_pairs
 from jitgen.ops.route.results import Sorting
@@ -253,12 +255,19 @@ class Chain:
         into: Buffers = NEW,
         sorting: Sorting | None = None,
         adapters: Adapters | None = None,
+        scale: Tensor | None = None,
     ) -> tuple[Tensor, Sorting]:
         """
         Return the results of the local experts for their tokens, and the sorting that says which
-        rows these are.
+        rows these are. `scale` are the scales of `x` if that is quantised already.
         """
-        if sorting is None:
+        rows: Rows
+        if scale is not None:
+            pairs = self.sort(topk_ids)
+            form = Format(str(self.weights.activation_format))
+            order = pairs.inverse, pairs.permutation
+            rows = copy_rows(x, scale, *order, form=form, out=into.a)
+        elif sorting is None:
             pairs, rows = self.sort_and_gather(x, topk_ids, into)
         else:
             pairs, rows = sorting, self.gather(x, sorting, into)

@@ -35,6 +35,7 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
     dequantize: bool = False,
     has_router: bool = True,
     has_group: bool = False,
+    quantise: bool = False,
 ) -> Plan:
     """
     Return a plan of every kernel that a model's layers of experts and its router may need.
@@ -55,6 +56,7 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
         has_group: Whether ranks share layers by a group, as with ``MoELayer(..., group=)``, each
             with `max_tokens`. Then each rank computes the tokens of all ranks, and the plan has the
             kernels that exchange tokens.
+        quantise: Whether these ranks quantise tokens before they send them.
 
     Raises:
         InputError: The config lacks a value that is needed, or has one that no layer or router
@@ -79,7 +81,14 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
                 for layer in _layers(config, cut, local, activation_format, dequantize)
             }
             for layer in parts.values():
-                found = layer.plan(max_tokens, arch, name=name, masked=masked, num_ranks=num_ranks)
+                found = layer.plan(
+                    max_tokens,
+                    arch,
+                    name=name,
+                    masked=masked,
+                    num_ranks=num_ranks,
+                    quantise=quantise,
+                )
                 described = described or found.description
                 sweeps |= dict.fromkeys(found.sweeps)
         most = min(max_tokens or whole.chunk_tokens, whole.chunk_tokens)

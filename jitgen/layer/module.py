@@ -286,6 +286,7 @@ class MoELayer(nn.Module):
         masked: int | None = None,
         trains: bool = False,
         num_ranks: int | None = None,
+        quantise: bool | None = None,
     ) -> Plan:
         """
         Return a plan for `jitgen.prewarm` with every kernel that the layer may need.
@@ -302,9 +303,13 @@ class MoELayer(nn.Module):
             num_ranks: Number of ranks that will share the layer by a group, each with `max_tokens`,
                 if the layer was made without a group, for example on the device ``meta``; None:
                 that of its group.
+            quantise: Whether these ranks quantise tokens before they send them, as for
+                `jitgen.parallel.connect`; None: as those of its group.
         """
         if num_ranks is None and self._wire is not None:
             num_ranks = self._wire.ranks
+        if quantise is None:
+            quantise = self._wire is not None and self._wire.quantises
         tokens = self.max_tokens if max_tokens is None else max_tokens
         return plans.of(
             self._chain,
@@ -315,6 +320,8 @@ class MoELayer(nn.Module):
             trains=trains,
             num_ranks=num_ranks,
             can_mask=self._wire is not None and self._wire.can_mask,
+            quantises=quantise,
+            flags_from=None if self._wire is None else self._wire.flags_from,
             lora=self.lora,
         )
 

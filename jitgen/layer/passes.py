@@ -26,10 +26,11 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Numerics
+from jitgen.config.format import Format
 from jitgen.layer.call import require_workspace, run
 from jitgen.layer.chain import Chain
-from jitgen.layer.config import MoEConfig
-from jitgen.layer.workspace import Lease, Workspace
+from jitgen.layer.problems import sent_as
+from jitgen.layer.workspace import Buffers, Lease, Workspace
 from jitgen.ops import tensors as common
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.parallel import Wire
@@ -39,26 +40,8 @@ from jitgen.runtime.session import current, sparing
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-MOST_MICRO_BATCHES = 4
-LEAST_ROWS = 256
-"""
-Least mean rows of an expert in a micro-batch. Each micro-batch reads the weights again; from 206
-rows on, an H200 takes longer to multiply FP8 than to read (1,979 TFLOPS, 4.8 TB/s). Not measured.
-"""
-
 Added = tuple[Tensor | None, Tensor | None, Tensor | None]
 """shared, shared_weights and out."""
-
-
-def micro_batches_of(config: MoEConfig, ranks: int, max_tokens: int, device: torch.device) -> int:
-    """
-    Return the number of micro-batches of a call in which every rank has `max_tokens` tokens: 1 on a
-    CPU, where nothing overlaps, and for few tokens.
-    """
-    if device.type != "cuda":
-        return 1
-    rows = ranks * max_tokens * config.top_k // config.every
-    return max(1, min(rows // LEAST_ROWS, MOST_MICRO_BATCHES, max_tokens))
 
 
 class _Rows(NamedTuple):
@@ -91,6 +74,7 @@ class Passes:
         added: shared, shared_weights and out, of all tokens.
         workspace: Memory between launches.
         room: Largest number of tokens of a rank in a pass.
+        form: Format in which tokens are sent.
     """
 
     chain: Chain
@@ -101,6 +85,7 @@ class Passes:
     added: Added
     workspace: Workspace | None
     room: int
+    form: Format
 
     def in_turn(self, count: int) -> list[Tensor]:
         """Run passes one after the other; return their results."""
@@ -150,7 +135,7 @@ class Passes:
         x, ids, weights = (
             each[part].contiguous() for each in (self.x, self.ids, self.topk_weights)
         )
-        return self.wire.dispatch(x, ids, weights, self.room, slot)
+        return self.wire.dispatch(x, ids, weights, self.room, self.form, slot)
 
     @contextmanager
     def multiplied(
@@ -160,29 +145,42 @@ class Passes:
         Run the experts of this rank for the tokens of all ranks. The results are valid in the with
         block, and with `is_beside` after it.
         """
-        part, chain, workspace = self.part(number), self.chain, self.workspace
+        part, chain = self.part(number), self.chain
         shared, shared_weights, out = (None if each is None else each[part] for each in self.added)
-        if chain.config.numerics is not Numerics.INVARIANT:
+        added, is_quantised = (shared, shared_weights, out), received.scale is not None
+        is_invariant = chain.config.numerics is Numerics.INVARIANT
+        if not is_invariant and not is_quantised:
             given = received.x, received.topk_weights, received.topk_ids
-            y = run(chain, *given, workspace=workspace)
-            yield _Rows(y, (), (shared, shared_weights, out))
+            yield _Rows(run(chain, *given, workspace=self.workspace), (), added)
             return
         count = len(received.x)
-        first = self.wire.rank * count // self.wire.ranks
-        own = slice(first, first + part.stop - part.start)
-        weights = received.topk_weights[own]
-        if chain.config.zero_experts:
-            shared = received.x[own]
-            shared_weights = chain.token_weights(weights, received.topk_ids[own])
+        with self._buffers(count, keeps_y=not is_beside) as into:
+            ranked = chain.for_tokens(count, is_sorted=is_quantised)
+            y, pairs = ranked.expert_rows(received.x, received.topk_ids, into, scale=received.scale)
+            if not is_invariant:
+                yield _Rows(ranked.combine(y, pairs, received.topk_weights), (), added)
+                return
+            first = self.wire.rank * count // self.wire.ranks
+            own = slice(first, first + part.stop - part.start)
+            weights = received.topk_weights[own]
+            if chain.config.zero_experts:
+                added = received.x[own], chain.token_weights(weights, received.topk_ids[own]), out
+            yield _Rows(y, (pairs.inverse, weights), added)
+
+    @contextmanager
+    def _buffers(self, count: int, *, keeps_y: bool) -> Iterator[Buffers]:
+        """
+        Lease memory for `count` tokens from the workspace, if there is one that has enough. Without
+        `keeps_y` the results of experts have memory of their own.
+        """
+        workspace = self.workspace
         if workspace is not None:
             require_workspace(workspace)
-            workspace.require(chain.config, chain.weights)
+            workspace.require(self.chain.config, self.chain.weights)
             workspace = workspace if count <= workspace.max_tokens else None
         with nullcontext(Lease()) if workspace is None else workspace.lease() as lease:
             into = lease.buffers(count)
-            into = replace(into, y=None) if is_beside else into
-            y, pairs = chain.for_tokens(count).expert_rows(received.x, received.topk_ids, into)
-            yield _Rows(y, (pairs.inverse, weights), (shared, shared_weights, out))
+            yield into if keeps_y else replace(into, y=None)
 
     def combine(self, rows: _Rows, number: int, slot: Slot | None = None) -> Tensor:
         """Send the results of a pass to the ranks of the tokens; return the sums of this rank."""
@@ -253,7 +251,9 @@ def run_in_passes(
     """
     x, topk_weights, topk_ids, shared, out, shared_weights = tensors
     most = pass_tokens(wire)
-    if chain.config.numerics is Numerics.INVARIANT:  # whose rows go to their ranks at once
+    form = sent_as(chain.config, chain.weights) if wire.quantises else Format.NONE
+    if chain.config.numerics is Numerics.INVARIANT or form is not Format.NONE:
+        # rows of all ranks are not divided any more
         most = max(1, min(most, chain.config.chunk_tokens // wire.ranks))
     count = -(-every // most)
     if out is None and count != 1:
@@ -267,6 +267,7 @@ def run_in_passes(
         added=(shared, shared_weights, out),
         workspace=workspace,
         room=-(-every // max(1, count)),
+        form=form,
     )
     if count > 1 and wire.micro_batches > 1:
         passes.overlapping(count)

@@ -6,10 +6,12 @@ experts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from jitgen.config import Arch
+from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
 from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows
@@ -18,11 +20,13 @@ from jitgen.layer.lora import problems as of_lora
 from jitgen.layer.one_launch import in_plan, most_tokens
 from jitgen.layer.problems import (
     between_ranks,
+    copied,
     joined_problem,
     of_gradients,
     of_matrices,
     of_rows,
     of_tokens,
+    sent_as,
 )
 from jitgen.layer.weights import require_trained
 from jitgen.plans.plan import Plan
@@ -40,6 +44,8 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
     trains: bool = False,
     num_ranks: int | None = None,
     can_mask: bool = False,
+    quantises: bool = False,
+    flags_from: int | None = None,
     lora: ExpertLora | None = None,
 ) -> Plan:
     """
@@ -56,6 +62,9 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
         num_ranks: Ranks that share the layer by a group, each with `max_tokens`, which must be
             given then; None: there is no group.
         can_mask: Whether ranks that are late are masked.
+        quantises: Whether ranks quantise tokens before they send them, where they can.
+        flags_from: The number of tokens of a rank from which on flags say that data has come; None:
+            they never do.
         lora: The adapters of the layer.
 
     Raises:
@@ -73,6 +82,8 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
     by_row = tuple(of_rows(config, weights))
     if trains:
         by_row += tuple(of_gradients(config, weights))
+    form = sent_as(config, weights) if quantises else Format.NONE
+    of_wire = {"can_mask": can_mask, "form": form}
     joined = joined_problem(config, weights, target(arch))
     few = min(tokens, joined_tokens(config)) if chain.starts_early and chain.joins else 0
     joining: tuple[Sweep, ...] = ()
@@ -99,7 +110,8 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
         + joining
         + tuple(_at_once(chain, tokens, target(arch)))
         + tuple(_masked(chain, masked))
-        + tuple(_of_ranks(chain, max_tokens, num_ranks, can_mask=can_mask))
+        + tuple(_of_ranks(chain, max_tokens, num_ranks, flags_from, of_wire))
+        + tuple(_copied(chain, tokens, num_ranks, form))
         + tuple(_of_lora(chain, tokens, lora)),
     )
 
@@ -123,17 +135,32 @@ def _masked(chain: Chain, most: int | None) -> Iterator[Sweep]:
 
 
 def _of_ranks(
-    chain: Chain, max_tokens: int | None, num_ranks: int | None, *, can_mask: bool
+    chain: Chain,
+    max_tokens: int | None,
+    num_ranks: int | None,
+    flags_from: int | None,
+    of_wire: Mapping[str, Any],
 ) -> Iterator[Sweep]:
     """
-    Yield the problems of exchanging tokens and sums between ranks, also for a group of one rank.
+    Yield the problems of exchanging tokens and sums between ranks, also for a group of one rank:
+    those of few tokens, and those of many, for which there are flags.
     """
     if num_ranks is None:
         return
     if max_tokens is None:
         raise InputError("max_tokens", "must be given with a group: those of each rank")
-    for problem in between_ranks(chain.config, num_ranks, can_mask=can_mask):
-        yield Sweep(problem=problem, min_rows=1, max_rows=max_tokens)
+    few = max_tokens if flags_from is None else min(max_tokens, flags_from - 1)
+    for problem in between_ranks(chain.config, num_ranks, **of_wire):
+        yield Sweep(problem=problem, min_rows=1, max_rows=few)
+    if few < max_tokens:
+        for problem in between_ranks(chain.config, num_ranks, by_flags=True, **of_wire):
+            yield Sweep(problem=problem, min_rows=few + 1, max_rows=max_tokens)
+
+
+def _copied(chain: Chain, tokens: int, num_ranks: int | None, form: Format) -> Iterator[Sweep]:
+    """Yield the problem of gathering rows of tokens that ranks sent as `form`, of all ranks."""
+    if num_ranks is not None and form is not Format.NONE:
+        yield Sweep(problem=copied(chain.config, form), min_rows=1, max_rows=tokens)
 
 
 def _of_lora(chain: Chain, tokens: int, lora: ExpertLora | None) -> Iterator[Sweep]:

@@ -55,10 +55,37 @@ def of_tokens(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator
     yield from (sums, shared, replace(shared, is_weighted=True))
 
 
-def between_ranks(config: MoEConfig, num_ranks: int, *, can_mask: bool) -> Iterator[Any]:
-    """Yield the problems of exchanging rows between ranks, with one token of each rank."""
+def sent_as(config: MoEConfig, weights: ExpertWeights) -> Format:
+    """
+    Return the format in which ranks send tokens if they quantise them first: that of the first
+    product's rows if these are float8 with float32 scales, and no expert returns the token itself.
+    """
+    form = Format(str(weights.activation_format))
+    is_sent = form.has_float_scales and not config.zero_experts and config.hidden % 16 == 0
+    return form if is_sent else Format.NONE
+
+
+def copied(config: MoEConfig, form: Format) -> PermuteQuantizeProblem:
+    """Return the problem of gathering rows of tokens that were sent as `form`, with one token."""
+    kind = {"layout": Layout.RAGGED, "format": form, "walk": Walk.COPY}
+    return PermuteQuantizeProblem(m=1, k=config.hidden, top_k=config.top_k, **kind)  # type: ignore[arg-type]
+
+
+def between_ranks(
+    config: MoEConfig,
+    num_ranks: int,
+    *,
+    can_mask: bool,
+    form: Format = Format.NONE,
+    by_flags: bool = False,
+) -> Iterator[Any]:
+    """
+    Yield the problems of exchanging rows between ranks, with one token of each rank, sent as
+    `form`.
+    """
     both: dict[str, Any] = {"m": 1, "ranks": num_ranks, "can_mask": can_mask}
-    yield DispatchProblem(k=config.hidden, top_k=config.top_k, **both)
+    both["by_flags"] = by_flags
+    yield DispatchProblem(k=config.hidden, top_k=config.top_k, format=form, **both)
     of_experts = is_invariant(config.numerics)
     sums = CombineRanksProblem(n=config.hidden, of_experts=of_experts, **both)
     shared = replace(sums, has_shared=True)

@@ -20,7 +20,7 @@ from jitgen.errors import InputError
 from jitgen.layer.call import check, check_weights
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
-from jitgen.layer.passes import micro_batches_of, run_in_passes
+from jitgen.layer.passes import run_in_passes
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
 from jitgen.ops import tensors as common
@@ -106,7 +106,6 @@ def _wire(
             max_tokens=max_tokens,
             device=weights.device,
             numerics=config.numerics,
-            micro_batches=micro_batches_of(config, group.size(), max_tokens, weights.device),
         )
     if not isinstance(group, Wire):
         raise InputError(

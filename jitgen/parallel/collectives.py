@@ -14,6 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from jitgen.config.format import Format
+from jitgen.errors import InputError
 from jitgen.ops.combine.call import combine
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import Masked
@@ -41,7 +43,8 @@ class Collectives:
     ) -> None:
         self.group_name = str(group.group_name)
         self.rank, self.ranks = group.rank(), group.size()
-        self.max_tokens, self.can_mask = max_tokens, False
+        self.max_tokens, self.can_mask, self.quantises = max_tokens, False, False
+        self.flags_from: int | None = None
         self.micro_batches = micro_batches
         self.stream = side_stream(device, micro_batches)
 
@@ -51,9 +54,17 @@ class Collectives:
         topk_ids: Tensor,
         topk_weights: Tensor,
         room: int,
+        form: Format = Format.NONE,
         slot: Slot | None = None,  # noqa: ARG002  # results have new memory
     ) -> Tokens:
-        """Gather the tokens of all ranks by one collective; each token is one record of bytes."""
+        """
+        Gather the tokens of all ranks by one collective; each token is one record of bytes.
+
+        Raises:
+            InputError: They are to be quantised.
+        """
+        if form is not Format.NONE:
+            raise InputError("form", f"must be none: collectives send bfloat16 (got {form})")
         tokens, top_k = topk_ids.shape
         row, ids = 2 * x.shape[1], 4 * top_k
         length = -(-(row + 2 * ids) // _ALIGNMENT) * _ALIGNMENT

@@ -37,6 +37,8 @@ def connect(  # noqa: PLR0913  # each is one thing to say
     late: str = "fail",
     numerics: str | None = None,
     micro_batches: int = 1,
+    quantise: bool = False,
+    flags_from: int | None = None,
 ) -> Wire:
     """
     Return the connection of this rank to the others. All ranks of the group call it, with equal
@@ -63,6 +65,14 @@ def connect(  # noqa: PLR0913  # each is one thing to say
             fewer tokens take fewer parts of the same size. Products of one part overlap the
             exchanges of others, which run on a stream of their own. With 2 parts windows have the
             bytes above; with n parts 2 / n of them.
+        quantise: Whether each rank quantises its tokens before it sends them, for layers that
+            quantise tokens to ``block128`` or ``row``, which does not change their results. Only
+            windows do so: collectives send bfloat16.
+        flags_from: The number of tokens of a rank from which on words travel without the number of
+            the round, which is half the bytes, and a flag of each CTA says that they have come.
+            At least 2; for windows on GPUs with equal numbers of SMs, not with ``late="mask"``,
+            invariant numerics or micro-batches. Windows have ``ranks * max_tokens * (4 * hidden +
+            8 * top_k)`` bytes for such calls, and those above only for fewer tokens. None: never.
 
     Raises:
         InputError: An argument is wrong, or `kind` is ``windows`` and windows are not possible.
@@ -75,20 +85,22 @@ def connect(  # noqa: PLR0913  # each is one thing to say
         )
     _check(hidden, top_k, max_tokens, kind, limit_s)
     _check_kinds(late, numerics, kind)
-    if type(micro_batches) is not int or not 1 <= micro_batches <= max_tokens:
-        raise InputError(
-            "micro_batches", f"must be 1 to max_tokens, {max_tokens} (got {micro_batches!r})"
-        )
+    _check_ways(max_tokens, micro_batches, quantise)
+    if flags_from is not None:
+        _check_flags(flags_from, late, numerics, micro_batches)
     try:
         device = torch.empty(0, device=device).device  # with its number
     except (RuntimeError, TypeError):
         raise InputError(
             "device", f"must be one that torch has here, such as cpu or cuda:0 (got {device!r})"
         ) from None
+    if flags_from is not None and device.type == "cpu":
+        raise InputError("flags_from", "must be None on a CPU, whose kernels have no flags")
     if kind != "collectives":
         sizes = (hidden, top_k, max_tokens)
         kinds = {"can_mask": late == "mask", "is_invariant": is_invariant(numerics)}
-        made, why = _windows(group, sizes, device, limit_s, micro_batches, **kinds)
+        kinds["quantises"] = quantise
+        made, why = _windows(group, sizes, device, limit_s, micro_batches, flags_from, **kinds)
         if made is not None:
             return made
         if kind == "windows":
@@ -125,15 +137,37 @@ def _check_kinds(late: str, numerics: str | None, kind: str) -> None:
         raise InputError("late", "must be fail with invariant numerics: sums alone can be masked")
 
 
-def _windows(
+def _check_ways(max_tokens: int, micro_batches: object, quantise: object) -> None:
+    """Require what layers can do with a call."""
+    if type(micro_batches) is not int or not 1 <= micro_batches <= max_tokens:
+        raise InputError(
+            "micro_batches", f"must be 1 to max_tokens, {max_tokens} (got {micro_batches!r})"
+        )
+    if type(quantise) is not bool:
+        raise InputError("quantise", f"must be True or False (got {quantise!r})")
+
+
+def _check_flags(flags_from: object, late: str, numerics: str | None, micro_batches: int) -> None:
+    """Require a number of tokens, and kernels that have flags."""
+    if type(flags_from) is not int or flags_from < 2:
+        raise InputError("flags_from", f"must be at least 2, or None (got {flags_from!r})")
+    if late == "mask" or is_invariant(numerics):
+        raise InputError("flags_from", "must be None with late='mask' or invariant numerics")
+    if micro_batches > 1:
+        raise InputError("flags_from", f"must be None with micro-batches (got {micro_batches})")
+
+
+def _windows(  # noqa: PLR0913  # each is one thing to say
     group: ProcessGroup,
     sizes: tuple[int, int, int],
     device: torch.device,
     limit_s: float,
     micro_batches: int,
+    flags_from: int | None,
     *,
     can_mask: bool,
     is_invariant: bool,
+    quantises: bool,
 ) -> tuple[Windows | None, str]:
     """
     Return windows, or the reason why they are not possible; all ranks come to the same answer.
@@ -141,14 +175,26 @@ def _windows(
     if group.size() > MOST_RANKS:
         return None, f"{group.size()} ranks are more than {MOST_RANKS}"
     host = zlib.crc32(socket.gethostname().encode())
-    low, high = least([host, -host], group, device)
+    sms = (
+        torch.cuda.get_device_properties(device).multi_processor_count
+        if device.type == "cuda"
+        else 0
+    )
+    low, high, fewest, most_sms = least([host, -host, sms, -sms], group, device)
     if low != -high:
         return None, "ranks are on several hosts"
+    if flags_from is not None and fewest != -most_sms:
+        return None, f"GPUs have {fewest} to {-most_sms} SMs, which flags need in equal numbers"
     made: list[Shared] = []
-    every = Windows.nbytes(
-        group.size(), *sizes, is_invariant=is_invariant, micro_batches=micro_batches
+    ranks, (hidden, top_k, most) = group.size(), sizes
+    few = most if flags_from is None else min(most, flags_from - 1)
+    usual = Windows.nbytes(
+        ranks, hidden, top_k, few, is_invariant=is_invariant, micro_batches=micro_batches
     )
-    for nbytes in every[: 3 if can_mask else 2]:
+    every = usual[: 3 if can_mask else 2]
+    if flags_from is not None:
+        every += Windows.nbytes_by_flags(ranks, *sizes)
+    for nbytes in every:
         found = shared(nbytes, group, device)
         if isinstance(found, str):
             return None, found
@@ -157,9 +203,12 @@ def _windows(
         group,
         made[0],
         made[1],
-        sizes[2],
+        most,
         limit_s,
         made[2] if can_mask else None,
         is_invariant=is_invariant,
         micro_batches=micro_batches,
+        quantises=quantises,
+        flags_from=flags_from,
+        by_flags=() if can_mask else (*made[2:],),
     ), ""

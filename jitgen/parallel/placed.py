@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import Masked
@@ -50,6 +51,7 @@ class Placed:
         self.group_name, self.rank, self.ranks = wire.group_name, wire.rank, wire.ranks
         self.max_tokens, self.can_mask = wire.max_tokens, wire.can_mask
         self.micro_batches, self.stream = wire.micro_batches, wire.stream
+        self.quantises, self.flags_from = wire.quantises, wire.flags_from
         self.is_moving = False
         self._others = others
         rows = expert_map.experts + others + 2  # and one on either side for any other number
@@ -86,10 +88,11 @@ class Placed:
         topk_ids: Tensor,
         topk_weights: Tensor,
         room: int,
+        form: Format = Format.NONE,
         slot: Slot | None = None,
     ) -> Tokens:
         """Send tokens to all ranks, as `Wire.dispatch` does, with the places of their experts."""
-        return self.wire.dispatch(x, self.choose(topk_ids), topk_weights, room, slot)
+        return self.wire.dispatch(x, self.choose(topk_ids), topk_weights, room, form, slot)
 
     def combine(
         self,

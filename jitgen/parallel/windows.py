@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from jitgen.config.format import Format
 from jitgen.events import warn
 from jitgen.ops.combine_ranks.call import combine_ranks
 from jitgen.ops.dispatch import rounds
@@ -53,9 +54,14 @@ class Windows:
             numerics need, instead of one sum.
         micro_batches: Number of micro-batches of a call with `max_tokens`; if there are several,
             the buffers are two pairs of windows, each for the tokens of one micro-batch.
+        quantises: Whether layers that quantise tokens to float8 with float32 scales have them
+            quantised before they are sent. Such tokens take fewer of the same places.
+        flags_from: The number of tokens of a rank from which on words travel without the number of
+            the round; None: they always have it.
+        by_flags: Buffers for such tokens and sums.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is one thing to say
         self,
         group: ProcessGroup,
         tokens: Shared,
@@ -66,12 +72,16 @@ class Windows:
         *,
         is_invariant: bool = False,
         micro_batches: int = 1,
+        quantises: bool = False,
+        flags_from: int | None = None,
+        by_flags: tuple[Shared, ...] = (),
     ) -> None:
         self.group_name = str(group.group_name)
         self.rank, self.ranks = group.rank(), group.size()
         self.max_tokens, self.can_mask = max_tokens, notes is not None
-        self.is_invariant, self.micro_batches = is_invariant, micro_batches
-        self._memory = (tokens, sums, notes)
+        self.is_invariant, self.quantises = is_invariant, quantises
+        self.micro_batches, self.flags_from = micro_batches, flags_from
+        self._memory = (tokens, sums, notes, by_flags)
         device = tokens.own.device
         self.stream = side_stream(device, micro_batches)
         self._state = rounds.new_state(
@@ -80,21 +90,19 @@ class Windows:
         self._told: set[int] = set()
         self._last: int | None = None
 
-        def table(memory: Shared) -> Tensor:
-            return torch.tensor(memory.addresses, dtype=torch.int64, device=device)
+        def link(memory: Shared, *, by_flags: bool = False) -> Link:
+            return Link(
+                memory.own.view(torch.int32).view(self.ranks, -1, 4),
+                _table(memory),
+                self._state,
+                None if notes is None else _table(notes),
+                by_flags=by_flags,
+            )
 
         self._tokens, self._sums = (
-            [
-                Link(
-                    part.own.view(torch.int32).view(self.ranks, -1, 4),
-                    table(part),
-                    self._state,
-                    None if notes is None else table(notes),
-                )
-                for part in each.parts(pairs_of(micro_batches))
-            ]
-            for each in (tokens, sums)
+            [link(part) for part in each.parts(pairs_of(micro_batches))] for each in (tokens, sums)
         )
+        self._many = [link(each, by_flags=True) for each in by_flags]
 
     @staticmethod
     def nbytes(
@@ -115,18 +123,29 @@ class Windows:
         sums = 1 + top_k * vectors if is_invariant else vectors
         return rows * (vectors + top_k), rows * sums, ranks * _VECTOR_BYTES
 
+    @staticmethod
+    def nbytes_by_flags(ranks: int, hidden: int, top_k: int, max_tokens: int) -> tuple[int, ...]:
+        """Return the bytes of each window of a rank with flags: for tokens, and for sums."""
+        sizes = (
+            max_tokens * vectors + rounds.FLAGS for vectors in (hidden // 4 + top_k, hidden // 4)
+        )
+        return tuple(ranks * -(-size // 2) * _VECTOR_BYTES for size in sizes)
+
     def dispatch(
         self,
         x: Tensor,
         topk_ids: Tensor,
         topk_weights: Tensor,
         room: int,
+        form: Format = Format.NONE,
         slot: Slot | None = None,
     ) -> Tokens:
         """Send tokens to all ranks, as `Wire.dispatch` does, by writing to their windows."""
         pair, is_beside = self._set_apart(rounds.DISPATCHED, slot)
-        link = self._tokens[pair]
-        tokens = dispatch(x, topk_ids, topk_weights, link, room=room, is_beside=is_beside)
+        link = self._many[0] if self._has_flags(room) else self._tokens[pair]
+        tokens = dispatch(
+            x, topk_ids, topk_weights, link, room=room, form=form, is_beside=is_beside
+        )
         self._last = rounds.DISPATCHED
         self._tell_on_host()
         return tokens
@@ -147,9 +166,11 @@ class Windows:
         to windows.
         """
         pair, is_beside = self._set_apart(rounds.COMBINED, slot)
+        is_many = inverse is None and self._has_flags(len(y) // self.ranks)
+        link = self._many[1] if is_many else self._sums[pair]
         out = combine_ranks(
             y,
-            self._sums[pair],
+            link,
             tokens=tokens,
             shared=shared,
             shared_weights=shared_weights,
@@ -194,6 +215,10 @@ class Windows:
                 )
         return found
 
+    def _has_flags(self, room: int) -> bool:
+        """Say whether flags say that rows have come, for `room` tokens of each rank."""
+        return self.flags_from is not None and room >= self.flags_from
+
     def _tell_on_host(self) -> None:
         """
         Warn of masked ranks if the state is in host memory, so that no wait for a device is needed.
@@ -204,3 +229,8 @@ class Windows:
     def __deepcopy__(self, _memo: object) -> Windows:
         """Return itself: copies of a layer share it."""
         return self
+
+
+def _table(memory: Shared) -> Tensor:
+    """Return the addresses of the buffers of all ranks, on the device of this rank's."""
+    return torch.tensor(memory.addresses, dtype=torch.int64, device=memory.own.device)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, distributed_c10d
 
+from jitgen.config.format import Format
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import Masked
 
@@ -66,6 +67,9 @@ class Wire(Protocol):
         stream: The stream of exchanges that overlap products; None: exchanges run on the current
             stream, because there is one micro-batch or the tokens are on a CPU.
         can_mask: Whether ranks that are late are masked.
+        quantises: Whether `dispatch` quantises tokens, if it is asked to.
+        flags_from: The number of tokens of a rank from which on flags say that data has come; None:
+            they never do.
     """
 
     group_name: str
@@ -75,6 +79,8 @@ class Wire(Protocol):
     micro_batches: int
     stream: torch.cuda.Stream | None
     can_mask: bool
+    quantises: bool
+    flags_from: int | None
 
     def dispatch(
         self,
@@ -82,11 +88,12 @@ class Wire(Protocol):
         topk_ids: Tensor,
         topk_weights: Tensor,
         room: int,
+        form: Format = Format.NONE,
         slot: Slot | None = None,
     ) -> Tokens:
         """
-        Send the tokens of this rank to every rank; return the tokens of all ranks, `room` rows for
-        each. `slot` is given for micro-batches that overlap.
+        Send the tokens of this rank to every rank, in bfloat16 or quantised to `form`; return the
+        tokens of all ranks, `room` rows for each. `slot` is given for micro-batches that overlap.
         """
         ...
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from jitgen.config.combine import CombineConfig
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.moe_decode import MoeDecodeConfig
+from jitgen.targets import dispatch_space
 from jitgen.targets.protocol import Template, refuse_unless
 from jitgen.templates import ROOT
 
@@ -48,8 +49,8 @@ def check_ranks(config: CombineRanksConfig) -> None:
     of experts.
 
     Raises:
-        Refusal: There is no shared expert (``E_WEIGHTED``), or ranks that send rows of experts can
-            be masked (``E_MASK``).
+        Refusal: There is no shared expert (``E_WEIGHTED``), ranks that send rows of experts can be
+            masked (``E_MASK``), or there are flags with either of these (``E_FLAGS``).
     """
     check_kind(config)
     refuse_unless(
@@ -57,14 +58,22 @@ def check_ranks(config: CombineRanksConfig) -> None:
         "E_MASK",
         "can_mask is for sums of ranks: leave out of_experts",
     )
+    refuse_unless(
+        not (config.by_flags and config.of_experts),
+        "E_FLAGS",
+        "by_flags is for sums of ranks: leave out of_experts",
+    )
+    dispatch_space.check_flags(config)
 
 
 def legal_ranks(config: CombineRanksConfig) -> CombineRanksConfig:
     """
-    Return `config`, made legal: with a shared expert if that is weighted, and without masking of
-    ranks if they send rows of experts.
+    Return `config`, made legal: with a shared expert if that is weighted, without masking of ranks
+    if they send rows of experts, and without flags in both of these cases.
     """
-    return replace(legal_kind(config), can_mask=config.can_mask and not config.of_experts)
+    can_mask = config.can_mask and not config.of_experts
+    by_flags = config.by_flags and not (can_mask or config.of_experts)
+    return replace(legal_kind(config), can_mask=can_mask, by_flags=by_flags)
 
 
 def legal_kind(config: _Combining) -> _Combining:

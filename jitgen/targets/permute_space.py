@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from jitgen.config.config import Layout
 from jitgen.config.format import Format
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.config.quantize import Rounding
-from jitgen.targets.protocol import refuse_unless
+from jitgen.targets.protocol import Template, refuse_unless
 from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
 
 USUAL = PermuteQuantizeConfig(layout=Layout.RAGGED)
 """A config with the default tiling."""
@@ -21,15 +23,33 @@ SUMS = SumOrder(
 )
 
 
+@cache
+def templates_of(of_tokens: str, of_copies: str) -> tuple[Template, ...]:
+    """
+    Return the templates of `permute_quantize`: of tokens in bfloat16, and of quantised ones, whose
+    values and scales are copied.
+    """
+    return (
+        Template(root=ROOT, entry=of_tokens, takes=lambda config: config.walk is not Walk.COPY),
+        Template(root=ROOT, entry=of_copies, takes=lambda config: config.walk is Walk.COPY),
+    )
+
+
 def check_kind(config: PermuteQuantizeConfig) -> None:
     """
     Require fields that go together.
 
     Raises:
-        Refusal: They do not, with the code ``E_POWER_OF_TWO``, ``E_ROUNDING``, ``E_WALK`` or
-            ``E_LAYOUT``.
+        Refusal: They do not, with the code ``E_COPY``, ``E_POWER_OF_TWO``, ``E_ROUNDING``,
+            ``E_WALK`` or ``E_LAYOUT``.
     """
-    form = config.format
+    form, is_copy = config.format, config.walk is Walk.COPY
+    refuse_unless(
+        not is_copy or (form.has_float_scales and not config.power_of_two),
+        "E_COPY",
+        "copy is for tokens that were quantised to block128 or row, without power_of_two (got "
+        f"{form}{', power_of_two' * config.power_of_two})",
+    )
     refuse_unless(
         form.has_float_scales or not config.power_of_two,
         "E_POWER_OF_TWO",
@@ -65,11 +85,13 @@ def legal_kind(config: PermuteQuantizeConfig) -> PermuteQuantizeConfig:
     if form.has_atoms and layout is Layout.CONTIGUOUS:
         layout = Layout.RAGGED
     is_free = not form.has_atoms and layout is Layout.RAGGED
+    is_copy = config.walk is Walk.COPY
+    walk = config.walk if is_free and (form.has_float_scales or not is_copy) else Walk.GATHER
     return replace(
         config,
         layout=layout,
-        walk=config.walk if is_free else Walk.GATHER,
-        power_of_two=config.power_of_two and form.has_float_scales,
+        walk=walk,
+        power_of_two=config.power_of_two and form.has_float_scales and walk is not Walk.COPY,
         rounding=config.rounding if _is_rounded(form) else Rounding.UP,
     )
 

@@ -68,7 +68,8 @@ def test_the_plan_of_layers_that_ranks_share(jitgen: Jitgen, tmp_path: Path) -> 
     """Each rank computes the tokens of all; a router has those of its own, for all experts."""
     to = tmp_path / "model.toml"
     words = "--arch sm_90a --expert-ranks 4 --max-tokens 32 --group"
-    assert jitgen(f"plan from-config {words}", str(config(tmp_path)), "-o", str(to)).code == 0
+    path = config(tmp_path)
+    assert jitgen(f"plan from-config {words}", str(path), "-o", str(to)).code == 0
     sweeps = plans.load(to).sweeps
     between = {
         (each.problem.op, each.problem.ranks, each.max_rows)
@@ -82,6 +83,12 @@ def test_the_plan_of_layers_that_ranks_share(jitgen: Jitgen, tmp_path: Path) -> 
     }
 
     assert between == {("dispatch", 4, 32), ("combine_ranks", 4, 32)}
+    assert jitgen(f"plan from-config {words} --quantise", str(path), "-o", str(to)).code == 0
+    assert {
+        str(each.problem.format)
+        for each in plans.load(to).sweeps
+        if isinstance(each.problem, DispatchProblem)
+    } == {"block128"}
     assert (True, 8, 128) in routes
     assert {each for each in routes if not each[0]} == {(False, 32, 32)}
     assert jitgen("prewarm --dry-run --arch sm_90a", str(to)).code == 0

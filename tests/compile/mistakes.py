@@ -11,6 +11,7 @@ from typing import Any
 
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import DispatchConfig
+from jitgen.config.format import Format
 from tests.compile.ranks import ROUNDS, WRONG, Kernels, Layer, Stall, Whom
 
 MASKING = Kernels(DispatchConfig(can_mask=True), CombineRanksConfig(can_mask=True))
@@ -126,6 +127,8 @@ class Mistake:
         hidden: Columns of a token.
         pauses: A device that takes tokens late; None: none does.
         of_experts: Whether rows of experts travel.
+        form: Format in which tokens travel.
+        by_flags: Whether flags say that data has come.
         replays: Number of rounds.
         most_devices: Most devices: on more it is no mistake, or the emulator takes minutes.
     """
@@ -141,6 +144,8 @@ class Mistake:
     hidden: int = 64
     pauses: int | None = None
     of_experts: bool = False
+    form: str = "none"
+    by_flags: bool = False
     replays: int = ROUNDS
     most_devices: int = 8
 
@@ -155,12 +160,14 @@ class Mistake:
         edits = {op: (self.old, self.new)}
         if self.scenario is None:
             counts = of_devices(self.counts, devices or len(self.counts))
-            second = CombineRanksConfig(of_experts=self.of_experts)
-            kernels = Kernels(combine_ranks=second, edits=edits, pauses=self.pauses)
+            first = DispatchConfig(format=Format(self.form), by_flags=self.by_flags)
+            second = CombineRanksConfig(of_experts=self.of_experts, by_flags=self.by_flags)
+            kernels = Kernels(first, second, edits=edits, pauses=self.pauses)
             layer = Layer(counts, kernels, limit_ms=1, hidden=self.hidden, replays=self.replays)
             return layer.found(self.modes)
         given = self.scenario(max(devices or 0, 4 if self.scenario in {two_are_late, chain} else 3))
-        kernels = Kernels(MASKING.dispatch, MASKING.combine_ranks, edits)
+        first = DispatchConfig(format=Format(self.form), can_mask=True)
+        kernels = Kernels(first, MASKING.combine_ranks, edits)
         layer = Layer(**{**given, "kernels": kernels, "hidden": self.hidden})
         return layer.found(self.modes, time_limit_s=20 if self.found[0] == "fault" else 120)
 

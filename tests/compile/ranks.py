@@ -4,7 +4,8 @@ A layer that emulated devices share: `dispatch`, the weighted sum of each token'
 `combine_ranks`, as generated kernels, in rounds whose tokens differ.
 
 Every expert gives the token itself, and weights are halves: the result of a token with two experts
-is the token, whichever ranks they are on.
+is the token, whichever ranks they are on. If tokens are quantised before they are sent, experts
+take two values as one of bfloat16, and results are compared with these.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
 from jitgen.config.combine import CombineConfig
 from jitgen.config.combine_ranks import CombineRanksConfig
-from jitgen.config.dispatch import DispatchConfig
+from jitgen.config.dispatch import DispatchConfig, scales_of, vectors_of
+from jitgen.config.format import Format
 from jitgen.emulator import Artifact, Launch
 from jitgen.errors import Deadlock, MachineFault
-from jitgen.ops.dispatch import rounds
+from jitgen.ops.dispatch import reference, rounds
+from jitgen.ops.dispatch.call import Tokens
 from jitgen.verify import DeviceCall, OnDevices, Window
 from jitgen.verify.artifacts import compiled
 from jitgen.verify.emulation import emulate
@@ -34,7 +37,7 @@ ROUNDS = 3
 TOP_K = 2
 WRONG = "wrong result"
 
-NEXT = """
+_NEXT = """
 .version 8.8
 .target sm_90a
 .address_size 64
@@ -50,7 +53,7 @@ ld.param.b64 %rd3, [state];
 ld.param.b32 %r1, [words];
 ld.global.b32 %r2, [%rd3+4];
 add.u32 %r2, %r2, 1;
-mul.lo.u32 %r2, %r2, 0x00010001;
+mul.lo.u32 %r2, %r2, $STEP;
 mov.u32 %r3, %tid.x;
 $NEXT:
 setp.ge.u32 %p1, %r3, %r1;
@@ -67,9 +70,14 @@ ret;
 }
 """
 """
-PTX of a kernel that writes the tokens of a round: `base`, and the number of the round in each
-mantissa.
+PTX of a kernel that writes the tokens of a round: `base`, and in each mantissa the number of the
+round times a step.
 """
+
+
+def next_of(step: int = 1) -> str:
+    """Return a kernel that adds `step` times the number of the round to two bases at once."""
+    return _NEXT.replace("$STEP", hex(0x10001 * step))
 
 
 STALL = """
@@ -209,8 +217,14 @@ class Layer:
         self.replays = replays
         self.ranks, self.room = len(counts), max(counts) if room is None else room
         self.of_experts = self.kernels.combine_ranks.of_experts
-        length = 1 + TOP_K * hidden // 4 if self.of_experts else hidden // 4 + TOP_K
+        self.form = self.kernels.dispatch.format
+        self.width = hidden if self.form is Format.NONE else hidden // 2
+        length = vectors_of(hidden, TOP_K, self.form)
+        if self.of_experts:
+            length = max(length, 1 + TOP_K * self.width // 4)
         places = self.room * length
+        if self.kernels.dispatch.by_flags:
+            places = -(-(places + rounds.FLAGS) // 2)
         self.windows = {
             f"inbox {bank}": Window(
                 [torch.zeros(self.ranks, places, 4, dtype=torch.int32) for _ in counts]
@@ -240,9 +254,21 @@ class Layer:
             (0x3F80 + torch.randint(100, (count, hidden), generator=chance)).short()
             for count in counts
         ]
-        self.x = [base + replays for base in self.bases]
+        self.step = 1 if self.form is Format.NONE else 32  # so that quantised values differ, too
+        self.x, self.scales = zip(
+            *(self._quantised(base + replays * self.step) for base in self.bases), strict=True
+        )
         for rank in range(self.ranks):
             self._add(rank, hidden)
+
+    def _quantised(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the bits of tokens as they are sent, and their scales, if they have some."""
+        if self.form is Format.NONE:
+            return x, torch.zeros(len(x))
+        tokens = Tokens(x.view(torch.bfloat16), torch.empty(0), torch.empty(0))
+        sent = reference.quantised(tokens, self.form)
+        assert sent.scale is not None
+        return sent.x.view(torch.int16), sent.scale
 
     def _add(self, rank: int, hidden: int) -> None:
         """Add the calls of a device."""
@@ -254,8 +280,15 @@ class Layer:
             "out_ids": torch.zeros(rows, TOP_K, dtype=torch.int32),
             "out_weights": torch.zeros(rows, TOP_K),
         }
-        y = torch.zeros(rows, hidden, dtype=torch.bfloat16)
-        out = torch.zeros(count, hidden, dtype=torch.bfloat16)
+        values = received["out_x"]
+        if self.form is not Format.NONE:
+            values = torch.zeros(rows, self.width, dtype=torch.bfloat16)
+            received["out_x"] = values.view(torch.float8_e4m3fn)
+            is_row = self.form is Format.ROW
+            shape = (rows,) if is_row else (rows, scales_of(hidden, self.form))
+            received["out_scale"] = torch.zeros(shape)
+        y = torch.zeros(rows, self.width, dtype=torch.bfloat16)
+        out = torch.zeros(count, self.width, dtype=torch.bfloat16)
         links = [self._link(rank, name) for name in self.windows if name != "notes"]
         for stall in self.stalls.get(rank, ()):
             given = {"state": state, "number": stall.number, "ns": int(1e6 * stall.ms)}
@@ -268,7 +301,7 @@ class Layer:
             self.calls.append(
                 DeviceCall(
                     device=rank,
-                    kernel=NEXT,
+                    kernel=next_of(self.step),
                     arguments={**words, "words": count * hidden // 2},
                     launch=Launch(grid=(1, 1, 1), block=(128, 1, 1)),
                 )
@@ -284,12 +317,12 @@ class Layer:
                 **received,
             },
         )
-        ids, weights, expected = self._received(hidden)
+        ids, weights, expected = self._received()
         row = torch.arange(rows, dtype=torch.int32)[:, None]
         if self.of_experts:  # the second expert of a token gives the next one
             row = (row + torch.arange(TOP_K, dtype=torch.int32)) % rows
         inverse = row.where((ids // 2 == rank) & (ids >= 0), -1).int().contiguous()
-        rows_of = {"y": received["out_x"], "inverse": inverse}
+        rows_of = {"y": values, "inverse": inverse}
         if self.of_experts:
             weights_of = {"topk_weights": self.weights[rank]}
             self._call(
@@ -299,15 +332,21 @@ class Layer:
             sums = {"topk_weights": received["out_weights"], "out": y}
             self._call(rank, CombineConfig(), rows_of | sums)
             self._call(rank, kernels.combine_ranks, {"y": y, **links[-1], "out": out})
-        self.results.append((*received.values(), out))
+        tokens = (received["out_ids"], received["out_weights"])
+        self.results.append((values, *tokens, out))
         if self.can_mask:
             return
         self.checks += [
             (f"out_ids of {rank}", received["out_ids"], ids),
             (f"out_weights of {rank}", received["out_weights"], weights),
-            (f"out_x of {rank}", received["out_x"].view(torch.int16), expected),
+            (f"out_x of {rank}", values.view(torch.int16), expected),
             (f"out of {rank}", out.view(torch.int16), self._sums(rank, expected)),
         ]
+        if self.form is not Format.NONE:
+            scales = torch.ones_like(received["out_scale"])
+            for source, each in enumerate(self.scales):
+                scales[source * self.room :][: len(each)] = each
+            self.checks.append((f"out_scale of {rank}", received["out_scale"], scales))
 
     def _sums(self, rank: int, x: Tensor) -> Tensor:
         """
@@ -330,11 +369,11 @@ class Layer:
         found["state"] = self.states[rank]
         return found | ({"notes": self.windows["notes"].table(on=rank)} if self.can_mask else {})
 
-    def _received(self, hidden: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _received(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return what each device must receive: experts, weights and bits of tokens."""
         rows = self.ranks * self.room
         ids = torch.full((rows, TOP_K), -1, dtype=torch.int32)
-        weights, x = torch.zeros(rows, TOP_K), torch.zeros(rows, hidden, dtype=torch.int16)
+        weights, x = torch.zeros(rows, TOP_K), torch.zeros(rows, self.width, dtype=torch.int16)
         for rank in range(self.ranks):
             first = rank * self.room
             part = slice(first, first + len(self.ids[rank]))
@@ -376,7 +415,7 @@ class Layer:
         had masked before the last round.
         """
         x, ids, weights, _ = self.results[rank]
-        wanted_ids, wanted_weights, wanted = self._received(x.shape[1])
+        wanted_ids, wanted_weights, wanted = self._received()
         masked = self.masked()[rank]
         for source in range(self.ranks):
             part = slice(source * self.room, (source + 1) * self.room)

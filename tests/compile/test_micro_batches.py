@@ -21,7 +21,7 @@ from jitgen.ops.dispatch import rounds
 from jitgen.verify import DeviceCall
 from tests import needs
 from tests.compile.mistakes import MASKING
-from tests.compile.ranks import NEXT, STALL, TOP_K, Kernels, Layer, Whom
+from tests.compile.ranks import STALL, TOP_K, Kernels, Layer, Whom, next_of
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
@@ -89,7 +89,7 @@ class MicroBatches(Layer):
         if count:
             given = {"base": self.bases[rank], "x": x, "state": state, "words": count * hidden // 2}
             launch = Launch(grid=(1, 1, 1), block=(128, 1, 1))
-            begin = self._on(rank, PRODUCTS, NEXT, given, launch=launch)
+            begin = self._on(rank, PRODUCTS, next_of(), given, launch=launch)
         sent = [self._send(rank, 0, x, begin)]
         for number in range(self.passes):
             if number + 1 < self.passes:

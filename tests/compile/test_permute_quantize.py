@@ -16,6 +16,7 @@ import jitgen
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.errors import InputError
 from jitgen.ops.permute_quantize.call import CALL
+from jitgen.ops.permute_quantize.copying import copy_rows
 from jitgen.ops.permute_quantize.samples import Sizes, make
 from jitgen.ops.permute_quantize.sorting import sort_quantize
 from jitgen.ops.permute_quantize.validate import Arguments, validate
@@ -58,6 +59,9 @@ ON_GPU = [
     "ragged_row_gather_t64_c4",
     "ragged_row_scatter_t64_c4_v16",
     "ragged_block128_scatter_pow2_r2_t64_c4_eager_relayed_persistent",
+    "ragged_block128_copy_t64_c4_v16",
+    "ragged_block128_copy_t64_c4_v16_relayed",
+    "ragged_row_copy_t64_c4_v16_eager",
 ]
 """Every layout, format and walk; few warps, which all get several tiles."""
 
@@ -74,8 +78,8 @@ def test_right_on_a_cpu(config: PermuteQuantizeConfig) -> None:
     for seed in (0, 1):
         case = make(config, sizes, is_exact=False, seed=seed)
 
-        solver = sort_quantize if config.walk is Walk.SORT else jitgen.permute_quantize
-        assert case.solve(solver) == 0
+        solvers = {Walk.SORT: sort_quantize, Walk.COPY: copy_rows}
+        assert case.solve(solvers.get(config.walk, jitgen.permute_quantize)) == 0
 
 
 def test_columns_of_a_cpu_may_be_odd() -> None:

@@ -13,12 +13,15 @@ from jitgen.config import Arch
 from jitgen.config.combine import CombineConfig
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import DispatchConfig, Tiling
+from jitgen.config.format import Format
 from jitgen.ops.dispatch import rounds
 from jitgen.verify import DeviceCall, OnDevices, Window
 from jitgen.verify.emulation import emulate
 from tests import needs
 from tests.compile.kernels import on_gpu
 from tests.compile.mistakes import EXPERT_MISTAKES, MISTAKES, Mistake, cases_of, cases_on_more
+from tests.compile.mistakes_flags import FLAG_MISTAKES
+from tests.compile.mistakes_records import RECORD_MISTAKES
 from tests.compile.ranks import WRONG, Kernels, Layer
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
@@ -88,6 +91,92 @@ def test_rows_of_experts_are_added_up_as_by_combine() -> None:
     assert torch.equal(*outs)
 
 
+QUANTISED = [Format.BLOCK128, Format.ROW]
+
+
+def records(form: Format, *, invariant: bool = False, arch: str = "sm_90a") -> Kernels:
+    """Return kernels of tokens that are quantised before they are sent."""
+    second = EXPERTS if invariant else CombineRanksConfig()
+    return Kernels(DispatchConfig(format=form), second, arch=Arch(arch))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("form", QUANTISED)
+@pytest.mark.parametrize(
+    ("counts", "modes"),
+    [
+        ((3, 2), "quick"),
+        ((0, 2), "eager,late-links"),
+        ((3, 1, 0, 2), "eager,late-links"),
+        ((2, 1, 0, 2, 1, 1, 2, 0), "eager"),
+    ],
+    ids=str,
+)
+def test_quantised_tokens_are_right(counts: tuple[int, ...], modes: str, form: Format) -> None:
+    """Values and scales are those of quantising what arrives otherwise, bit by bit."""
+    assert Layer(counts, records(form)).found(modes) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("form", QUANTISED)
+@pytest.mark.parametrize("counts", [(3, 1), (3, 1, 0, 2), (2, 1, 0, 2, 1, 1, 2, 0)], ids=str)
+def test_quantised_tokens_are_right_in_all_modes(counts: tuple[int, ...], form: Format) -> None:
+    assert Layer(counts, records(form)).found("all") == []
+    assert Layer(counts, records(form, invariant=True)).found("all") == []
+    assert Layer(counts, records(form, arch="sm_100a")).found("eager,slow-links") == []
+
+
+@pytest.mark.parametrize("form", QUANTISED)
+def test_quantised_tokens_of_several_parts(form: Format) -> None:
+    """More tokens than CTAs, a row that a warp or the threads of a CTA do not take at once."""
+    assert Layer((3, 2), records(form), hidden=2624).found("eager") == []
+
+
+def flags(form: Format = Format.NONE, arch: str = "sm_90a") -> Kernels:
+    """Return kernels with flags, which say that data has come."""
+    first = DispatchConfig(format=form, by_flags=True)
+    return Kernels(first, CombineRanksConfig(by_flags=True), arch=Arch(arch))
+
+
+SENT = [Format.NONE, *QUANTISED]
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("form", SENT)
+@pytest.mark.parametrize(
+    ("counts", "modes"),
+    [
+        ((3, 2), "quick"),
+        ((0, 2), "eager,late-links"),
+        ((20, 20), "eager,reversed"),
+        ((3, 1, 0, 2), "eager,late-links"),
+        ((2, 1, 0, 2, 1, 1, 2, 0), "eager"),
+    ],
+    ids=str,
+)
+def test_flags_are_right(counts: tuple[int, ...], modes: str, form: Format) -> None:
+    assert Layer(counts, flags(form)).found(modes) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("form", SENT)
+@pytest.mark.parametrize("counts", [(20, 3), (3, 1, 0, 2), (2, 1, 0, 2, 1, 1, 2, 0)], ids=str)
+def test_flags_are_right_in_all_modes(counts: tuple[int, ...], form: Format) -> None:
+    assert Layer(counts, flags(form)).found("all") == []
+    assert Layer(counts, flags(form, "sm_100a")).found("eager,slow-links") == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "step"),
+    [("lost-device-1", "dispatch"), ("lost-device-1-from-3", "combine_ranks")],
+)
+def test_a_wait_for_a_flag_comes_to_its_limit(mode: str, step: str) -> None:
+    layer = Layer((2, 2), flags(), limit_ms=1)
+    layer.found(mode)
+
+    assert rounds.late(layer.states[0]) == rounds.Late(step, 1, 1)
+
+
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("counts", [(3, 1), (3, 1, 0, 2), (2, 1, 0, 2, 1, 1, 2, 0)], ids=str)
 @pytest.mark.parametrize("kind", ["fast", "invariant", "mask"])
@@ -141,8 +230,11 @@ def test_a_wait_comes_to_its_limit(mode: str, step: str) -> None:
     assert rounds.late(layer.states[0]) == rounds.Late(step, 1, 1)
 
 
+ALL_MISTAKES = [*MISTAKES, *EXPERT_MISTAKES, *RECORD_MISTAKES, *FLAG_MISTAKES]
+
+
 @pytest.mark.sampled(32)
-@pytest.mark.parametrize(("mistake", "op"), cases_of([*MISTAKES, *EXPERT_MISTAKES]), ids=str)
+@pytest.mark.parametrize(("mistake", "op"), cases_of(ALL_MISTAKES), ids=str)
 def test_a_mistake_is_found(mistake: Mistake, op: str) -> None:
     found = mistake.found_in(op)
 
@@ -150,9 +242,7 @@ def test_a_mistake_is_found(mistake: Mistake, op: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("mistake", "op", "devices"), cases_on_more([*MISTAKES, *EXPERT_MISTAKES]), ids=str
-)
+@pytest.mark.parametrize(("mistake", "op", "devices"), cases_on_more(ALL_MISTAKES), ids=str)
 def test_a_mistake_is_found_on_more_devices(mistake: Mistake, op: str, devices: int) -> None:
     found = mistake.found_in(op, devices)
 

@@ -8,14 +8,19 @@ import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import jitgen
 from jitgen.config.combine_ranks import CombineRanksProblem
-from jitgen.config.dispatch import DispatchProblem
+from jitgen.config.dispatch import DispatchConfig, DispatchProblem
+from jitgen.config.format import Format
+from jitgen.config.permute_quantize import Walk
 from jitgen.errors import InputError
+from jitgen.ops.dispatch.call import dispatch
+from jitgen.ops.dispatch.rounds import Link, new_state
 from jitgen.parallel import connect, share
 from tests import documents, needs, ranks, ranks_micro
 from tests.gpu import ranks_kills
@@ -69,6 +74,20 @@ def test_torch_compile_has_a_layer_of_ranks_as_one_operation(number: int, tmp_pa
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("number", [1, 4])
+def test_tokens_that_are_quantised_before_they_are_sent_change_no_bit(
+    number: int, tmp_path: Path
+) -> None:
+    ranks.run(ranks.quantised, number, tmp_path, "block128", "row", "exact1_row")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("form", ["block128", "row"])
+def test_nor_do_they_on_an_emulated_gpu(form: str, tmp_path: Path) -> None:
+    ranks.run(ranks.emulated, 1, tmp_path, form)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(("form", "number"), [("block128", 4), ("bf16", 3)])
 def test_invariant_bits_are_those_of_one_rank(form: str, number: int, tmp_path: Path) -> None:
     """They depend on neither the number of ranks, the rank of a token nor the tokens beside it."""
@@ -103,6 +122,10 @@ def test_the_page_shows_what_two_ranks_do(number: int, tmp_path: Path) -> None:
     subprocess.run([*command, "--nproc-per-node", "2", str(script)], check=True, timeout=240)
 
 
+def test_windows_have_flags_for_many_tokens(tmp_path: Path) -> None:
+    ranks.run(ranks.by_flags, 1, tmp_path)
+
+
 def test_shares_have_every_expert_once() -> None:
     for experts in (1, 7, 8, 256):
         for number in range(1, min(8, experts) + 1):
@@ -130,6 +153,8 @@ class Two:
 
     group_name, rank, ranks, max_tokens, can_mask = "", 0, 2, 16, False
     micro_batches, stream = 1, None
+    quantises = False
+    flags_from: int | None = None
 
     def dispatch(self, *_: torch.Tensor) -> None:
         """Not called."""
@@ -151,6 +176,65 @@ def test_a_plan_has_the_kernels_between_ranks() -> None:
     assert {"dispatch_bf16_sm_90a", "combine_ranks_bf16_sm_90a"} <= {*names}
     assert (sweep.problem.ranks, sweep.min_rows, sweep.max_rows) == (2, 1, 16)
     assert layer.workspace.max_tokens == 32  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("form", ["block128", "row", "bf16"])
+def test_a_plan_has_the_kernels_of_tokens_that_are_quantised_first(form: str) -> None:
+    case, wire = make(form, tokens=1), Two()
+    wire.quantises = True
+    mine = ranks.part_of(case, 0, 2)
+    layer = jitgen.MoELayer(case.config, mine, max_tokens=16, group=wire)  # type: ignore[arg-type]
+    names = {config.name("sm_90a") for config in layer.configs("sm_90a")}
+    copies = [
+        each.max_rows
+        for each in layer.plan(arch="sm_90a").sweeps
+        if getattr(each.problem, "walk", None) is Walk.COPY
+    ]
+
+    assert f"dispatch_bf16{f'_{form}' * (form != 'bf16')}_sm_90a" in names
+    assert copies == [32] * (form != "bf16")
+
+
+def test_a_plan_has_the_kernels_of_many_tokens_by_flags() -> None:
+    case, wire = make("block128", tokens=1), Two()
+    wire.quantises, wire.flags_from = True, 5
+    mine = ranks.part_of(case, 0, 2)
+    layer = jitgen.MoELayer(case.config, mine, max_tokens=16, group=wire)  # type: ignore[arg-type]
+    found = {
+        (each.problem.op, each.problem.by_flags, each.min_rows, each.max_rows)
+        for each in layer.plan(arch="sm_90a").sweeps
+        if hasattr(each.problem, "by_flags")
+    }
+
+    assert found == {
+        (op, by_flags, *((5, 16) if by_flags else (1, 4)))
+        for op in ("dispatch", "combine_ranks")
+        for by_flags in (False, True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        (
+            {"columns": 24, "form": Format.ROW},
+            "^x: must have a multiple of 16 columns, sent as row",
+        ),
+        ({"config": DispatchConfig(format=Format.ROW)}, "^config: must have format=block128, as"),
+        ({"room": 4}, "^room: must be at most 3, which the inbox is for"),
+    ],
+    ids=["columns", "config", "room"],
+)
+def test_tokens_that_cannot_be_sent_quantised_are_refused(
+    options: dict[str, Any], pattern: str
+) -> None:
+    x = torch.zeros(2, options.pop("columns", 256), dtype=torch.bfloat16)
+    inbox = torch.zeros(1, 3 * (256 // 8 + 2 + 1), 4, dtype=torch.int32)
+    addresses = torch.tensor([inbox.data_ptr()])
+    link = Link(inbox, addresses, new_state(0, 1000, "cpu"))
+    given = {"room": 2, "form": Format.BLOCK128} | options
+    with pytest.raises(InputError, match=pattern):
+        dispatch(x, torch.zeros(2, 1).int(), torch.zeros(2, 1), link, **given)
 
 
 def test_a_plan_of_invariant_ranks_has_kernels_for_rows_of_experts() -> None:

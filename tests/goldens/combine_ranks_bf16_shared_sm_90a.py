@@ -4,7 +4,7 @@
 #
 # It comes from this config, which always gives the same text:
 #
-#     {"can_mask":false,"has_shared":true,"is_weighted":false,"of_experts":false,
+#     {"by_flags":false,"can_mask":false,"has_shared":true,"is_weighted":false,"of_experts":false,
 #     "op":"combine_ranks","tiling":{"ctas":128,"threads":256,"use_pdl":true}}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
@@ -26,6 +26,7 @@ places: so no place is written before it was read.
 
 A vector travels as two elements of 8 bytes. Each holds 4 bytes of data and the number of the round,
 and arrives whole: a thread that reads the number has the data. There is no fence and no flag.
+
 
 `state` holds the round of the last dispatch and that of the last combine_ranks. Each kernel writes
 its own and reads the other's, so no CTA reads what another CTA of its kernel writes.
@@ -136,7 +137,7 @@ def take(y, inbox, state, wait, ranks, vector):
             if (source < num_ranks) & (source != rank):
                 places = cute.size(inbox, mode=[1])
                 address = address_of(inbox.iterator.toint(), places, source, vector)
-                elements[0, source], elements[1, source] = load_vector(address)
+                elements[0, source], elements[1, source] = load_elements(address)
         for source in cutlass.range_constexpr(MOST_RANKS):
             if not has_come(elements[None, source], wait.number):
                 is_waiting = True
@@ -265,7 +266,7 @@ def send_vector(address, words, number):
     )
 
 
-def load_vector(address):
+def load_elements(address):
     """Load the two elements of a vector that a peer may be writing."""
     return cute.arch.inline_ptx(
         "ld.relaxed.sys.global.v2.b64 { {$w0}, {$w1} }, [{$r0}];",

@@ -4,7 +4,8 @@
 #
 # It comes from this config, which always gives the same text:
 #
-#     {"can_mask":false,"op":"dispatch","tiling":{"ctas":128,"threads":256,"use_pdl":true}}
+#     {"by_flags":false,"can_mask":false,"format":"none","op":"dispatch","tiling":{"ctas":128,
+#     "threads":256,"use_pdl":true}}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
 # `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
@@ -18,6 +19,7 @@ Tokens of each rank to every rank, bf16, with their experts and weights, in one 
 Every rank sends `room` rows to every rank. Rows without a token are zeros, with the expert -1. A
 token is a record of vectors: each is four columns, or an expert and its weight.
 
+
 `inbox` of a rank has a place for each vector of each rank. Rank r writes its places in the inbox of
 rank s in dispatch, and again in its next dispatch. Between the two is combine_ranks of r, which
 waits for sums of s. Rank s sends these in its own combine_ranks, after its dispatch has read the
@@ -25,6 +27,7 @@ places: so no place is written before it was read.
 
 A vector travels as two elements of 8 bytes. Each holds 4 bytes of data and the number of the round,
 and arrives whole: a thread that reads the number has the data. There is no fence and no flag.
+
 
 `state` holds the round of the last dispatch and that of the last combine_ranks. Each kernel writes
 its own and reads the other's, so no CTA reads what another CTA of its kernel writes.
@@ -155,9 +158,13 @@ def keep_words(received, record, source, vector, words):
         received.weights[row, place - record.columns] = words[1].bitcast(Float32)
 
 
+# sm90/dispatch/take.py.jinja
 @cute.jit
 def take(received, inbox, state, wait, record, ranks, item):
-    """Wait for a vector of a peer and store it; items are numbered as in `send` of that peer."""
+    """
+    Wait for a vector of a peer and store it; items are all vectors of this rank, then all of the
+    next rank, and so on.
+    """
     rank, num_ranks = ranks
     every = record.room * record.length
     vector, source = item % every, (rank + item // every) % num_ranks
@@ -166,7 +173,7 @@ def take(received, inbox, state, wait, record, ranks, item):
     elements = cute.make_rmem_tensor(2, Int64)
     is_waiting = True
     while is_waiting:
-        elements[0], elements[1] = load_vector(address)
+        elements[0], elements[1] = load_elements(address)
         is_waiting = not has_come(elements, wait.number)
         if is_waiting:
             is_waiting = not is_over(state, wait, source)
@@ -271,7 +278,7 @@ def send_vector(address, words, number):
     )
 
 
-def load_vector(address):
+def load_elements(address):
     """Load the two elements of a vector that a peer may be writing."""
     return cute.arch.inline_ptx(
         "ld.relaxed.sys.global.v2.b64 { {$w0}, {$w1} }, [{$r0}];",

@@ -271,6 +271,7 @@ def rounded(quotients):
     return result
 
 
+# sm90/shared/vectors_in_atoms.py.jinja
 TILES_PER_CTA = WARPS
 
 

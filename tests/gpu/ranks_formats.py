@@ -19,8 +19,10 @@ from torch import Tensor
 
 import jitgen
 from jitgen.config import Config
+from jitgen.config.format import Format
 from jitgen.errors import InputError, JitgenError, UnsupportedConfig
 from jitgen.layer import reference
+from jitgen.layer.problems import sent_as
 from jitgen.parallel import Wire, connect, share
 from tests.gpu.expert_parallel import SMALL, log, part_of
 from tests.gpu.ranks_modes import Blank
@@ -30,7 +32,13 @@ MOST = 9
 """Most tokens of a rank."""
 
 TOP_KS = (1, 4, 8, 16)
-NUMERICS = (None, "invariant")
+WAYS: dict[str, dict[str, Any]] = {
+    "fast": {"numerics": None},
+    "invariant": {"numerics": "invariant"},
+    "quantised": {"numerics": "invariant", "quantise": True},
+}
+"""Ways to connect ranks; with the last one, tokens of FP8 are quantised before they are sent."""
+
 ROUNDS = 4
 
 MORE = 1.05
@@ -62,6 +70,8 @@ class Place:
         """Return windows of all ranks for the small layer."""
         sizes: dict[str, Any] = {"hidden": SMALL.hidden, "top_k": top_k, "max_tokens": MOST}
         group: Any = dist.group.WORLD
+        if not self.is_gpu:
+            mode.pop("flags_from", None)
         return connect(group, device=self.device, kind="windows", limit_s=limit_s, **sizes, **mode)
 
     def tokens(self, config: jitgen.MoEConfig, count: int, seed: int) -> tuple[Tensor, ...]:
@@ -151,29 +161,32 @@ def count_of(number: int, rank: int, ranks: int) -> int:
 
 def formats(place: Place, forms: list[str]) -> list[str]:
     """Compare layers in all formats; return what is wrong, the same on every rank."""
-    every = (FORMATS, TOP_KS, NUMERICS)
     wires = {
-        (top_k, numerics): place.connect(top_k, numerics=numerics)
-        for top_k in every[1]
-        for numerics in every[2]
+        (top_k, name): place.connect(top_k, **way) for top_k in TOP_KS for name, way in WAYS.items()
     }
     wrong: list[str] = []
-    for form in forms or every[0]:
+    for form in forms or FORMATS:
         weights = weights_in(form)
         weights = weights.of({n: each.to(place.device) for n, each in weights.tensors.items()})
         for top_k in TOP_KS:
             trial = Trial(place, weights, replace(SMALL, top_k=top_k))
             words = []
-            for numerics in NUMERICS:
-                said, is_right = trial.compared(numerics, wires[top_k, numerics])
-                words.append(said)
+            for name, way in ways_of(weights):
+                said, is_right = trial.compared(way["numerics"], wires[top_k, name])
+                words.append(f"{name} {said}")
                 if not is_right:
-                    wrong.append(f"{form} top_k {top_k} {numerics or 'fast'}: {said}")
+                    wrong.append(f"{form} top_k {top_k} {name}: {said}")
                     place.synchronize()
                     dist.barrier()
-                    wires[top_k, numerics] = place.connect(top_k, numerics=numerics)
+                    wires[top_k, name] = place.connect(top_k, **way)
             log(place.rank, f"formats {form} top_k {top_k}: {'; '.join(words)}")
     return wrong
+
+
+def ways_of(weights: jitgen.ExpertWeights) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the ways by which layers with these weights are compared."""
+    is_sent = sent_as(SMALL, weights) is not Format.NONE
+    yield from (each for each in WAYS.items() if is_sent or "quantise" not in each[1])
 
 
 class Trial:
@@ -234,7 +247,7 @@ class Trial:
         if found[3]:
             return f"{words}, {found[3]:.0f} results of other bits", False
         if numerics:
-            return f"{numerics} {words}, equal bits", ours <= MORE * one
+            return f"{words}, equal bits", ours <= MORE * one
         if ours <= MORE * one:
             return words, True
         most = math.hypot(one, math.sqrt(rounding) / norm)  # ranks round their sums once more
@@ -276,13 +289,13 @@ def configs(ranks: int, arch: str, forms: list[str]) -> Iterator[Config]:
     for form in forms or FORMATS:
         weights = weights_in(form)
         for top_k in TOP_KS:
-            for numerics in NUMERICS:
-                config = replace(SMALL, top_k=top_k, numerics=numerics)
+            for _, way in ways_of(weights):
+                config = replace(SMALL, top_k=top_k, numerics=way["numerics"])
                 yield from jitgen.MoELayer(config, weights).configs(arch, MOST)
                 for rank in range(ranks):
                     first, count = share(config.experts, rank, ranks)
                     part = replace(config, first_expert=first, local_experts=count)
-                    blank: Any = Blank(rank, ranks, MOST)
+                    blank: Any = Blank(rank, ranks, MOST, **way)
                     mine = part_of(weights, rank, ranks)
                     layer = jitgen.MoELayer(part, mine, max_tokens=MOST, group=blank)
                     yield from layer.configs(arch)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Ranks of GPUs that mask one which is late, and those with invariant numerics: checked, then timed
-beside the usual ones.
+Ranks of GPUs that mask one which is late, those with invariant numerics, those that quantise tokens
+before they send them, and those with flags: checked, then timed beside the usual ones.
 
     python -m tests.gpu.ranks_modes prewarm --ranks 2          # anywhere: compiles the kernels
     JITGEN_GPU_CACHE=... python -m tests.gpu.ranks_modes run --ranks 2
@@ -19,7 +19,10 @@ import torch
 import torch.distributed as dist
 
 import jitgen
+from jitgen.bench.layer.operands import Experts
 from jitgen.bench.layer.ours import without_memory
+from jitgen.bench.layer.ranks import GPU_CASE
+from jitgen.config.format import Format
 from jitgen.parallel import connect, share
 from jitgen.parallel.windows import Windows
 from tests.gpu.expert_parallel import (
@@ -39,10 +42,14 @@ from tests.gpu.expert_parallel import (
 )
 
 MOST = 9
-MODES: dict[str, dict[str, str]] = {
+MANY = (*TOKENS, 256, 512)
+MODES: dict[str, dict[str, Any]] = {
     "usual": {},
     "masking": {"late": "mask"},
     "invariant": {"numerics": "invariant"},
+    "quantised": {"quantise": True},
+    "flags": {"flags_from": 2},
+    "quantised, flags": {"quantise": True, "flags_from": 2},
 }
 
 
@@ -118,25 +125,91 @@ def masking(rank: int, ranks: int) -> None:
     log(rank, "masking: all ranks again, with new windows")
 
 
+def quantised(rank: int, ranks: int) -> None:
+    """
+    Compare bits with those of ranks that send bfloat16, eager and in graphs, also with invariant
+    numerics, where a late rank is masked, and with flags.
+    """
+    options: dict[str, Any]
+    for options in ({}, {"numerics": "invariant"}, {"late": "mask"}, {"flags_from": 2}):
+        config = replace(SMALL, numerics=options.get("numerics"))
+        mine = part_of(weights_of(config, "cuda"), rank, ranks)
+        usual, sent = (
+            jitgen.MoELayer(
+                config,
+                mine,
+                max_tokens=MOST,
+                group=wire(config.hidden, config.top_k, MOST, **each),
+            )
+            for each in (
+                {k: v for k, v in options.items() if k != "flags_from"},
+                {"quantise": True, **options},
+            )
+        )
+        for number in range(24):
+            count = (number * 5 + 3 * rank) % (MOST + 1)
+            given = tokens_of(config, count, 100 * number + rank)
+            assert torch.equal(sent(*given), usual(*given)), (options, number)
+        given = tokens_of(config, MOST - rank % 2, 77 + rank)
+        out = torch.empty_like(given[0])
+        graph = captured(lambda given=given, out=out, sent=sent: sent(*given, out=out), 3)
+        for number in range(24):
+            for old, new in zip(given, tokens_of(config, len(out), number), strict=True):
+                old.copy_(new)
+            graph.replay()
+            assert torch.equal(out, usual(*given)), (options, number)
+        for layer in (usual, sent):
+            layer.wire.check()
+        log(rank, "quantised:", options, "equal bits, 24 calls and 24 replays")
+
+
+def layers(rank: int, ranks: int) -> None:
+    """Time layers of DeepSeek-V3's sizes whose ranks send bfloat16, FP8, and both by flags."""
+    first, count = share(LARGE.experts, rank, ranks)
+    part = replace(LARGE, first_expert=first, local_experts=count)
+    mine = Experts(GPU_CASE, count, "cuda").by_block
+    most = max(MANY)
+    found = {
+        name: jitgen.MoELayer(
+            part, mine, max_tokens=most, group=wire(HIDDEN, TOP_K, most, **MODES[name])
+        )
+        for name in ("usual", "quantised", "flags", "quantised, flags")
+    }
+    for tokens in MANY:
+        given = tokens_of(LARGE, tokens, rank)
+        taken = {
+            name: time_of(
+                lambda layer=layer, given=given, tokens=tokens: layer(*given, rank_tokens=tokens)
+            )
+            for name, layer in found.items()
+        }
+        log(rank, f"layer {tokens}:", ", ".join(f"{k} {v:.1f}" for k, v in taken.items()))
+    for layer in found.values():
+        layer.wire.check()
+
+
 def times(rank: int, ranks: int) -> None:
     """Time dispatch and combine of each mode alone, with DeepSeek-V3's columns."""
-    most = max(TOKENS)
+    most = max(MANY)
     ways = {name: wire(HIDDEN, TOP_K, most, **mode) for name, mode in MODES.items()}
-    for count in TOKENS:
+    for count in MANY:
         x, weights, ids = tokens_of(LARGE, count, rank)
         first, local = share(LARGE.experts, rank, ranks)
         y = torch.randn(ranks * count, HIDDEN, device="cuda").bfloat16()
         rows = torch.randn(ranks * count * TOP_K, HIDDEN, device="cuda").bfloat16()
         found = {}
         for name, way in ways.items():
-            every = way.dispatch(x, ids, weights, count)
+            form = Format.BLOCK128 if way.quantises else Format.NONE
+            every = way.dispatch(x, ids, weights, count, form)
             number = torch.arange(every.topk_ids.numel(), device="cuda", dtype=torch.int32)
             is_here = (every.topk_ids >= first) & (every.topk_ids < first + local)
             inverse = number.view_as(every.topk_ids).where(is_here, -1)
             way.combine(y, count)
 
-            def both(way: Windows = way, name: str = name, inverse: Any = inverse) -> None:
-                way.dispatch(x, ids, weights, count)  # noqa: B023
+            def both(
+                way: Windows = way, name: str = name, inverse: Any = inverse, form: Format = form
+            ) -> None:
+                way.dispatch(x, ids, weights, count, form)  # noqa: B023
                 if name == "invariant":
                     way.combine(rows, count, inverse=inverse, topk_weights=weights)  # noqa: B023
                 else:
@@ -147,7 +220,13 @@ def times(rank: int, ranks: int) -> None:
         log(rank, f"wire {count}:", ", ".join(f"{k} {v:.1f}" for k, v in found.items()))
 
 
-PARTS = {"invariant": invariant, "masking": masking, "times": times}
+PARTS = {
+    "invariant": invariant,
+    "masking": masking,
+    "quantised": quantised,
+    "times": times,
+    "layers": layers,
+}
 
 
 def work(rank: int, ranks: int, meeting: str, parts: list[str]) -> None:
@@ -171,9 +250,11 @@ def work(rank: int, ranks: int, meeting: str, parts: list[str]) -> None:
 class Blank:
     """What connects ranks, of which a plan needs the numbers and kinds alone."""
 
-    def __init__(self, rank: int, ranks: int, most: int, **mode: str) -> None:
+    def __init__(self, rank: int, ranks: int, most: int, **mode: Any) -> None:
         self.group_name, self.rank, self.ranks, self.max_tokens = "", rank, ranks, most
-        self.can_mask, self.micro_batches, self.stream = "late" in mode, 1, None
+        self.can_mask, self.quantises = "late" in mode, mode.get("quantise", False)
+        self.flags_from, self.micro_batches = mode.get("flags_from"), 1
+        self.stream = None
 
     def dispatch(self, *_: Any) -> Any:
         """Do nothing: plans do not call this."""
@@ -184,8 +265,9 @@ class Blank:
 def prewarm(ranks: int) -> None:
     """Compile what `run` needs, on any machine."""
     found: dict[Any, None] = {}
-    for config, most in ((SMALL, MOST), (LARGE, max(TOKENS))):
-        for mode in MODES.values():
+    for config, most in ((SMALL, MOST), (LARGE, max(MANY))):
+        both = [{**mode, "quantise": True} for mode in MODES.values()]
+        for mode in (*MODES.values(), *both):
             asked = replace(config, numerics=mode.get("numerics"))
             if config is SMALL:
                 weights = without_memory(asked.groups, asked.intermediate, asked.hidden)

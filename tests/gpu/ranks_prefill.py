@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Ranks of GPUs with many tokens, whose calls are micro-batches: checked, then timed beside calls
-without them, and beside the layer alone on the same rows.
+without them, calls whose tokens travel quantised or with flags, and the layer alone on the same
+rows.
 
     python -m tests.gpu.ranks_prefill prewarm --ranks 2          # anywhere: compiles the kernels
     JITGEN_GPU_CACHE=... python -m tests.gpu.ranks_prefill run --ranks 2
@@ -43,7 +44,16 @@ MOST = 24
 MANY = (512, 2048, 4096)
 """Tokens of each rank, in all micro-batches of a call."""
 
-PARTS_OF_CALLS = (1, 2, 4)
+WAYS: dict[str, dict[str, Any]] = {
+    "1 part": {},
+    "2 parts": {"micro_batches": 2},
+    "quantised": {"quantise": True},
+    "quantised, 2 parts": {"quantise": True, "micro_batches": 2},
+    "flags": {"flags_from": 2},
+    "quantised, flags": {"quantise": True, "flags_from": 2},
+}
+"""What ranks are connected with when they are timed."""
+
 NUMERICS = (None, "invariant")
 TOLERANCE = 1e-2
 
@@ -85,20 +95,20 @@ def bits(rank: int, ranks: int) -> None:
 
 
 def times(rank: int, ranks: int) -> None:
-    """Time calls in one and more parts."""
+    """Time calls of all ways."""
     first, count = share(LARGE.experts, rank, ranks)
     weights = Experts(GPU_CASE, count, "cuda").by_block
     part = replace(LARGE, first_expert=first, local_experts=count)
     for tokens in MANY:
         x, topk_weights, ids = tokens_of(LARGE, tokens, rank)
         found, results = {}, []
-        for parts in PARTS_OF_CALLS:
-            way = wire(LARGE.hidden, LARGE.top_k, tokens, micro_batches=parts)
+        for name, options in WAYS.items():
+            way = wire(LARGE.hidden, LARGE.top_k, tokens, **options)
             layer = jitgen.MoELayer(LARGE, weights, max_tokens=tokens, group=way)
             results.append(layer(x, topk_weights, ids))
             error = relative_error(results[-1], results[0])
-            assert error < TOLERANCE, (tokens, parts, error)
-            found[f"{parts} parts"] = time_of(lambda layer=layer: layer(x, topk_weights, ids))  # type: ignore[misc]  # noqa: B023
+            assert error < TOLERANCE, (tokens, name, error)
+            found[name] = time_of(lambda layer=layer: layer(x, topk_weights, ids))  # type: ignore[misc]  # noqa: B023
             way.check()
             del way, layer
             torch.cuda.empty_cache()
@@ -142,10 +152,12 @@ def configs(ranks: int) -> Iterator[Config]:
             for rank in range(ranks):
                 first, count = share(config.experts, rank, ranks)
                 part = replace(asked, first_expert=first, local_experts=count)
-                blank: Any = Blank(rank, ranks, most)
                 weights = without_memory(count, part.intermediate, part.hidden)
-                layer = jitgen.MoELayer(part, weights, max_tokens=most, group=blank)
-                yield from layer.configs("sm_90a")
+                for options in WAYS.values() if config is LARGE else ({},):
+                    modes = {k: v for k, v in options.items() if k != "micro_batches"}
+                    blank: Any = Blank(rank, ranks, most, **modes)
+                    layer = jitgen.MoELayer(part, weights, max_tokens=most, group=blank)
+                    yield from layer.configs("sm_90a")
 
 
 def prewarm(ranks: int) -> None:

@@ -37,6 +37,10 @@ OTHERS = (
     "permute_quantize_ragged_tensor_scatter_sm_90a",
     "permute_quantize_masked_mxfp4_gather_floor_sm_90a",
     "permute_quantize_masked_nvfp4_gather_sm_100a",
+    "dispatch_bf16_row_cpu",
+    "dispatch_bf16_block128_sm_90a",
+    "permute_quantize_ragged_row_copy_cpu",
+    "permute_quantize_ragged_block128_copy_v16_sm_90a",
     "activation_quantize_ragged_none_swiglu_cpu",
     "activation_quantize_ragged_tensor_swiglu_c6_sm_90a",
     "grouped_gemm_ragged_e4m3_e4m3_tensor_bf16_t64x128x128_c1x1_acc1_sm_90a",
@@ -56,7 +60,8 @@ FINE = {
     ("moe_decode", 8): {"int64"},  # which it is
     ("moe_decode", 10): {"huge"},  # an expert's number, as large as there are
     ("permute_quantize", 0): {"more of 0", "one less of 0"},  # tokens, of which permutation does
-    ("permute_quantize", 2): {"more of 0", "one less of 0"},  # groups, whatever ragged rows do
+    # groups, whatever ragged rows do; places of a token
+    ("permute_quantize", 2): {"more of 0", "one less of 0", "one less of 1"},
     ("permute_quantize", 4): {"more of 0", "more of 1", "one less of 0"},  # atoms; groups to sort
     ("route", 1): {"one less of 0"},  # local experts
     ("route", 3): {"one less of 0"},

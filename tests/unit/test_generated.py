@@ -18,6 +18,7 @@ from jitgen.cli.main import cli
 from jitgen.codegen import render as rendering
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Config, DType
+from jitgen.config.permute_quantize import Walk
 from jitgen.errors import RenderError
 from jitgen.support.documents import canonical_json
 from jitgen.targets.legality import rules, target
@@ -57,6 +58,7 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*quantize_sweep(arch)],
         [*route_sweep(arch)],
         [*permute_sweep(arch)],
+        [each for each in permute_sweep(arch) if each.walk is Walk.COPY],
         [*combine_sweep(arch)],
         [*backward_sweep(arch)],
         [*unpack_sweep(arch)],

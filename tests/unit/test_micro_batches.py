@@ -16,7 +16,7 @@ import torch
 import jitgen
 from jitgen.config import Arch
 from jitgen.layer import passes
-from jitgen.layer.passes import Passes, micro_batches_of
+from jitgen.layer.passes import Passes
 from jitgen.ops.dispatch.launch import exchange
 from jitgen.ops.launch import AnyLaunch
 from jitgen.parallel.wire import Slot
@@ -24,23 +24,6 @@ from jitgen.runtime import devices
 from jitgen.runtime.session import Session, sparing
 
 DEEPSEEK = jitgen.MoEConfig(hidden=7168, intermediate=2048, experts=256, top_k=8)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "tokens", "device", "number"),
-    [
-        (2, 1, "cuda", 1),
-        (2, 4096, "cuda", 1),  # 256 rows of an expert
-        (4, 4096, "cuda", 2),
-        (8, 4096, "cuda", 4),
-        (8, 65536, "cuda", 4),
-        (8, 4096, "cpu", 1),
-    ],
-)
-def test_many_tokens_are_several_micro_batches(
-    ranks: int, tokens: int, device: str, number: int
-) -> None:
-    assert micro_batches_of(DEEPSEEK, ranks, tokens, torch.device(device)) == number
 
 
 class Stream:
@@ -111,9 +94,9 @@ def test_exchanges_overlap_products_and_what_needs_another_waits_for_it(
     monkeypatch.setattr(passes._Side, "beside", lambda _: nullcontext())
     wire: Any = type("Wire", (), {"stream": side})
     nothing: Any = None
-    Recorded(nothing, wire, nothing, nothing, nothing, (None, None, None), None, 1).overlapping(
-        count
-    )
+    Recorded(
+        nothing, wire, nothing, nothing, nothing, (None, None, None), None, 1, nothing
+    ).overlapping(count)
 
     every = {f"{step} {n}" for step in ("dispatch", "products", "combine") for n in range(count)}
     assert BEFORE.keys() == every

@@ -57,6 +57,20 @@ def test_a_default_that_shows_is_no_name(name: str) -> None:
         (replace(BLOCKS, layout=Layout.MASKED, walk=Walk.SORT), "E_WALK"),
         (replace(BLOCKS, walk=Walk.SORT, tiling=Tiling(rows=2)), "E_SORT"),
         (replace(BLOCKS, walk=Walk.SORT, tiling=Tiling(is_eager=True)), "E_EAGER"),
+        (replace(BLOCKS, format=Format.TENSOR, walk=Walk.COPY), "E_COPY"),
+        (replace(BLOCKS, walk=Walk.COPY, power_of_two=True), "E_COPY"),
+        (replace(BLOCKS, walk=Walk.COPY), "E_COPY"),
+        (replace(BLOCKS, walk=Walk.COPY, tiling=Tiling(vector=16, rows=2)), "E_COPY"),
+        (replace(BLOCKS, walk=Walk.COPY, tiling=Tiling(vector=16, is_persistent=True)), "E_COPY"),
+        (
+            PermuteQuantizeConfig(
+                layout="ragged",
+                format="row",
+                walk="copy",
+                tiling=Tiling(vector=16, is_relayed=True),
+            ),
+            "E_RELAYED",
+        ),
         (replace(BLOCKS, tiling=Tiling(rows=3)), "E_ROWS"),
         (replace(BLOCKS, tiling=Tiling(threads=96)), "E_THREADS"),
         (replace(BLOCKS, tiling=Tiling(held=2)), "E_HELD"),
@@ -108,6 +122,20 @@ def test_few_tokens_are_loaded_at_once_and_scales_of_many_relayed(tokens: int, w
 
     assert choice.config.to_name() == f"ragged_block128_scatter_{words}"
     assert len(choice.candidates) <= 5
+
+
+@pytest.mark.parametrize("form", [Format.BLOCK128, Format.ROW])
+def test_quantised_tokens_are_copied(form: Format) -> None:
+    kind = {"layout": Layout.RAGGED, "format": form, "walk": Walk.COPY}
+    problem = PermuteQuantizeProblem(m=1, k=7168, **kind)  # type: ignore[arg-type]
+    choice = jitgen.select(problem, "sm_90a")
+
+    assert choice.config.to_name() == f"ragged_{form}_copy_t64_c16_v16_eager"
+    many = jitgen.select(replace(problem, m=4096), "sm_90a").config
+    assert many.to_name() == f"ragged_{form}_copy_v16{'_relayed' * (form is Format.BLOCK128)}"
+    assert jitgen.select(problem, "cpu").config == PermuteQuantizeConfig(**kind)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="walk copy is for block128 and row"):
+        replace(problem, format=Format.NONE)
 
 
 def test_few_pairs_are_sorted_by_a_warp_for_each_part_of_a_token() -> None:

@@ -3,10 +3,10 @@
 The cost of the wire of a layer that ranks share, on GPUs of this host or in processes on its CPU.
 The *wire* is the exchange of rows between ranks.
 
-Each rank times the wire alone, the layer by windows and by collectives, and the layer alone on the
-same rows; a figure is the median over rounds of the slowest rank. Before that, the run checks that
-windows and collectives give the same bits, which must be close to the sum of the results of the
-layers alone.
+Each rank times the wire alone, the layer by windows, also those of quantised tokens, and by
+collectives, and the layer alone on the same rows; a figure is the median over rounds of the slowest
+rank. Before that, the run checks that all of these give the same bits, which must be close to the
+sum of the results of the layers alone.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from jitgen.bench.layer.operands import Experts
 from jitgen.bench.layer.ours import without_memory
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch
+from jitgen.config.format import Format
 from jitgen.errors import ConfigError
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.module import MoELayer
+from jitgen.layer.problems import sent_as
 from jitgen.layer.reference import relative_error
 from jitgen.parallel import Wire, connect, share
 from jitgen.plans.plan import configs
@@ -48,6 +50,7 @@ CPU_TOKENS = (1, 8)
 """Layers and tokens of each rank, where nothing else is asked for."""
 
 WINDOWS, COLLECTIVES = "windows", "collectives"
+QUANTISED = "windows of quantised tokens"
 TOLERANCE = 1e-2
 """Tolerance of a sum over ranks, whose results are rounded before they are sent."""
 
@@ -81,8 +84,12 @@ def kernel_names(case: Case, ranks: int, most: int, arch: Arch) -> list[str]:
     """Return the kernels that a run with at most `most` tokens of each rank needs."""
     config = replace(_config(case), local_experts=case.experts // ranks)
     weights = without_memory(config.groups, case.intermediate, case.hidden)
-    found = MoELayer(config, weights).plan(most, arch, num_ranks=ranks)
-    return sorted(each.name(arch) for each in configs(found, arch))
+    layer = MoELayer(config, weights)
+    names: set[str] = set()
+    for quantise in (False, True):
+        found = layer.plan(most, arch, num_ranks=ranks, quantise=quantise)
+        names |= {each.name(arch) for each in configs(found, arch)}
+    return sorted(names)
 
 
 def rows(ranks: int, experts: Sequence[int], tokens: Sequence[int], rounds: int) -> Iterator[Row]:
@@ -169,9 +176,11 @@ def _measured(
     first, count = share(case.experts, rank, ranks)
     weights = Experts(case, count, str(device)).by_block
     sizes: dict[str, Any] = {"hidden": case.hidden, "top_k": case.top_k, "max_tokens": most}
+    sizes |= {"device": device, "limit_s": _LIMIT_S}
     wires: dict[str, Wire] = {
-        kind: connect(group, device=device, kind=kind, limit_s=_LIMIT_S, **sizes)
-        for kind in (WINDOWS, COLLECTIVES)
+        WINDOWS: connect(group, kind=WINDOWS, **sizes),
+        QUANTISED: connect(group, kind=WINDOWS, quantise=True, **sizes),
+        COLLECTIVES: connect(group, kind=COLLECTIVES, **sizes),
     }
     shared = {
         kind: MoELayer(config, weights, max_tokens=most, group=wire) for kind, wire in wires.items()
@@ -189,9 +198,15 @@ def _measured(
         _check(results, y, rank, tokens)
         words = f"{tokens} tokens of each of {ranks} ranks"
         for kind, wire in wires.items():
+            form = sent_as(config, weights) if wire.quantises else Format.NONE
 
-            def travel(wire: Wire = wire, given: tuple[Tensor, ...] = given, y: Tensor = y) -> None:
-                wire.dispatch(given[0], given[2], given[1], len(given[0]))
+            def travel(
+                wire: Wire = wire,
+                given: tuple[Tensor, ...] = given,
+                y: Tensor = y,
+                form: Format = form,
+            ) -> None:
+                wire.dispatch(given[0], given[2], given[1], len(given[0]), form)
                 wire.combine(y, len(given[0]))
 
             yield f"{words}: {kind} alone", _times(travel, rounds, device)
@@ -222,8 +237,7 @@ def _tokens(
 
 def _check(results: dict[str, Tensor], y: Tensor, rank: int, tokens: int) -> None:
     """
-    Compare the results of windows and collectives with each other, and with the sum of all ranks'
-    results.
+    Compare the results of all wires with each other, and with the sum of all ranks' results.
 
     Raises:
         WrongResult: They differ.
@@ -232,8 +246,9 @@ def _check(results: dict[str, Tensor], y: Tensor, rank: int, tokens: int) -> Non
     dist.all_reduce(total)
     wanted = total[rank * tokens : (rank + 1) * tokens]
     error = relative_error(results[WINDOWS], wanted)
-    if not torch.equal(results[WINDOWS], results[COLLECTIVES]):
-        raise WrongResult(f"windows and collectives differ for {tokens} tokens of rank {rank}")
+    for kind, found in results.items():
+        if not torch.equal(results[WINDOWS], found):
+            raise WrongResult(f"windows and {kind} differ for {tokens} tokens of rank {rank}")
     if not error < TOLERANCE:
         raise WrongResult(f"{tokens} tokens of rank {rank} are off by {error:.2e}")
 

@@ -87,6 +87,7 @@ def combine_ranks(  # noqa: PLR0913  # each is one thing to say
         common.refuse_gradients(given | weights, _OP)
         kind = {"has_shared": shared is not None, "is_weighted": shared_weights is not None}
         kind |= {"can_mask": link.can_mask, "of_experts": inverse is not None}
+        kind["by_flags"] = link.by_flags
         problem = CombineRanksProblem(m=room, n=hidden, ranks=link.ranks, **kind)
         if config is not None:
             explicit_config(config, CombineRanksConfig, device.arch)
@@ -122,7 +123,8 @@ def check_direct(config: CombineRanksConfig, arch: Arch, arguments: tuple[object
         config, arch, current.get(), arguments, config.arguments, in_place=("shared",)
     )
     y, out = found["y"], found["out"]
-    link = Link(found["inbox"], found["peers"], found["state"], found.get("notes"))
+    of_link = (found["inbox"], found["peers"], found["state"], found.get("notes"))
+    link = Link(*of_link, by_flags=config.by_flags)
     check_rows("out", out, ("y", y.device))
     check_sums(y, link, len(out), found.get("shared"), found.get("shared_weights"), out)
     direct.require_rows("out", len(out))

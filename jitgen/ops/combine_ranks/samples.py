@@ -57,6 +57,8 @@ class Sizes(AnySizes):
         """
         once = config.tiling.threads
         many = cls(ranks=3, room=3, n=VECTOR * (once // 3 + 3))
+        if config.by_flags:  # see the samples of dispatch
+            many = replace(many, ranks=2)
         return many, replace(many, ranks=2, n=2 * VECTOR)
 
     @classmethod
@@ -64,7 +66,8 @@ class Sizes(AnySizes):
         ranks, room, columns = cls.numbers
         once = config.tiling.threads
         sizes = in_pairs(around(ranks, MOST_RANKS), around(room), around(columns, once))
-        return tuple(cls(ranks=r, room=t, n=n) for r, t, n in sizes)
+        most = 2 if config.by_flags else MOST_RANKS
+        return tuple(cls(ranks=min(r, most), room=t, n=n) for r, t, n in sizes)
 
     @classmethod
     def of_numbers(cls, config: CombineRanksConfig, *numbers: int) -> Self:
@@ -117,9 +120,11 @@ def make(
     sent, own, tokens = values(*rows), values(*rows), max(1, sizes.room - 1)
     others = [values(*rows) for _ in range(sizes.ranks - 1)]
     y = torch.cat([sent] * (sizes.ranks - 1) + [own])
-    wanted = torch.stack(
-        [of_dispatch.tagged(of_dispatch.words(each), ROUND) for each in (*others, sent)]
-    )
+    travelling = torch.stack([of_dispatch.words(each) for each in (*others, sent)])
+    if config.by_flags:
+        wanted = of_dispatch.flagged(travelling, ROUND)
+    else:
+        wanted = of_dispatch.tagged(travelling.view(-1, 2), ROUND).view(sizes.ranks, -1, 4)
     state = rounds.new_state(sizes.ranks - 1, 1000, device, can_mask=config.can_mask)
     state[rounds.DISPATCHED] = ROUND
     link = link_of(wanted, state, can_mask=config.can_mask)

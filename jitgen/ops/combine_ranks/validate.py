@@ -24,6 +24,8 @@ def check_places(
     like = ("y", y.device)
     if link.can_mask:
         raise InputError("inverse", "must be None for a link with notes: sums alone can be masked")
+    if link.by_flags:
+        raise InputError("inverse", "must be None for a link with flags, which are for sums")
     common.require(
         "inverse", inverse, [torch.int32], rank=(2, "(rows, top_k)"), like=like, contiguous=-1
     )

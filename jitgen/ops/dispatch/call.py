@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from jitgen.config import Arch
-from jitgen.config.dispatch import DispatchConfig, DispatchProblem
+from jitgen.config.dispatch import DispatchConfig, DispatchProblem, scales_of, vectors_of
+from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
 from jitgen.ops.call import calling
@@ -16,8 +18,10 @@ from jitgen.ops.dispatch.launch import exchange, launch_for
 from jitgen.ops.dispatch.rounds import Link
 from jitgen.ops.dispatch.validate import (
     check_link,
+    check_quantised,
+    check_received,
     check_tokens,
-    require_masking,
+    require_kind,
     require_places,
     room_of,
 )
@@ -32,14 +36,19 @@ class Tokens(NamedTuple):
     Tokens of all ranks: row ``rank * room + t`` is token t of rank `rank`.
 
     Attributes:
-        x: (ranks * room, H) bfloat16; rows without a token are zeros.
+        x: (ranks * room, H) bfloat16, or float8_e4m3fn with `scale`; rows without a token are
+            zeros.
         topk_ids: (ranks * room, top_k) int32; -1 in rows without a token.
         topk_weights: (ranks * room, top_k) float32; 0 in rows without a token.
+        scale: Scales of tokens that were quantised before they were sent, float32, contiguous:
+            (ranks * room,) for ``row``, (ranks * room, S) for ``block128``, S the next multiple of
+            4 above H / 128; None: they were not.
     """
 
     x: Tensor
     topk_ids: Tensor
     topk_weights: Tensor
+    scale: Tensor | None = None
 
 
 def dispatch(
@@ -49,11 +58,13 @@ def dispatch(
     link: Link,
     *,
     room: int,
+    form: Format = Format.NONE,
     config: DispatchConfig | None = None,
     is_beside: bool = False,
 ) -> Tokens:
     """
-    Send the tokens of this rank to every rank, and receive the tokens of all ranks.
+    Send the tokens of this rank to every rank, and receive the tokens of all ranks. If they are
+    quantised, bits are those of `jitgen.permute_quantize`.
 
     All ranks call it with the same `room`, and call `combine_ranks` before they call it again. On a
     GPU this is one launch on the current stream; the kernel waits for the other ranks, the host
@@ -62,12 +73,15 @@ def dispatch(
 
     Args:
         x: (T, H) bfloat16, H contiguous and a multiple of 4; address and strides are multiples of 8
-            bytes.
+            bytes. If tokens are quantised, H is a multiple of 16, and on a GPU address and strides
+            are multiples of 16 bytes.
         topk_ids: (T, top_k) int32: the experts of each token; `top_k` is at most 32.
         topk_weights: (T, top_k) float32.
         link: The connection of this rank to its peers; its inbox has ``H / 4 + top_k`` places for
-            each of `room` tokens.
+            each of `room` tokens. Quantised ones need fewer. With flags, two vectors share a place,
+            and 64 more places are for flags.
         room: Rows of each rank in the result, at least T.
+        form: Format in which tokens are sent: ``none``, ``block128`` or ``row``.
         config: A config to use instead of the selector's.
         is_beside: Whether products run at the same time, to which the kernel leaves most SMs.
 
@@ -81,28 +95,48 @@ def dispatch(
         session = current.get()
         device = common.device_of(_OP, "x", x, session)
         check_tokens(x, topk_ids, topk_weights)
+        check_quantised(x, form)
         check_link(link, ("x", x.device))
         (tokens, hidden), top_k = x.shape, topk_ids.shape[1]
         if room < max(tokens, 1):
             raise InputError("room", f"must be at least {max(tokens, 1)}, rows of x (got {room})")
-        require_places(link, room, hidden // 4 + top_k)
+        require_places(link, room, vectors_of(hidden, top_k, form))
         common.refuse_gradients({"x": x, "topk_weights": topk_weights}, _OP)
         problem = DispatchProblem(
-            m=room, k=hidden, top_k=top_k, ranks=link.ranks, can_mask=link.can_mask
+            m=room,
+            k=hidden,
+            top_k=top_k,
+            ranks=link.ranks,
+            format=form,
+            can_mask=link.can_mask,
+            by_flags=link.by_flags,
         )
         if config is not None:
             explicit_config(config, DispatchConfig, device.arch)
-            require_masking(config, link)
+            require_kind(config, link, form)
         launch = launch_for(session, device, problem, config, "x")
-        rows = link.ranks * room
-        received = Tokens(
-            x.new_empty(rows, hidden),
-            topk_ids.new_empty(rows, top_k),
-            topk_weights.new_empty(rows, top_k),
-        )
-        tensors = (x, topk_ids, topk_weights, *link.tensors, *received)
+        received = _new(x, topk_ids, topk_weights, link.ranks * room, form)
+        results = (each for each in received if each is not None)
+        tensors = (x, topk_ids, topk_weights, *link.tensors, *results)
         exchange(launch, tensors, device, link, is_beside=is_beside)
         return received
+
+
+def _new(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, rows: int, form: Format) -> Tokens:
+    """Return memory for `rows` tokens that are sent as `form`."""
+    columns, top_k = x.shape[1], topk_ids.shape[1]
+    new = Tokens(
+        x.new_empty(rows, columns),
+        topk_ids.new_empty(rows, top_k),
+        topk_weights.new_empty(rows, top_k),
+    )
+    if form is Format.NONE:
+        return new
+    shape = (rows,) if form is Format.ROW else (rows, scales_of(columns, form))
+    return new._replace(
+        x=x.new_empty(rows, columns, dtype=torch.float8_e4m3fn),
+        scale=topk_weights.new_empty(shape),
+    )
 
 
 def check_direct(config: DispatchConfig, arch: Arch, arguments: tuple[object, ...]) -> None:
@@ -119,12 +153,15 @@ def check_direct(config: DispatchConfig, arch: Arch, arguments: tuple[object, ..
     found = direct.read(config, arch, current.get(), arguments, config.arguments)
     x, ids = found["x"], found["topk_ids"]
     check_tokens(x, ids, found["topk_weights"])
-    link = Link(found["inbox"], found["peers"], found["state"], found.get("notes"))
+    check_quantised(x, config.format)
+    of_link = (found["inbox"], found["peers"], found["state"], found.get("notes"))
+    link = Link(*of_link, by_flags=config.by_flags)
     check_link(link, ("x", x.device))
-    out = found["out_x"], found["out_ids"], found["out_weights"]
-    check_tokens(*out, "out_")
-    room_of("out_x", out[0], link, len(x), x.shape[1] // 4 + ids.shape[1])
-    for name, mine, wanted in (("out_x", out[0], x), ("out_ids", out[1], ids)):
+    out = Tokens(*(found.get(f"out_{name}") for name in ("x", "ids", "weights", "scale")))  # type: ignore[arg-type]
+    check_received(out, config.format, x.shape[1])
+    vectors = vectors_of(x.shape[1], ids.shape[1], config.format)
+    room_of("out_x", out.x, link, len(x), vectors)
+    for name, mine, wanted in (("out_x", out.x, x), ("out_ids", out.topk_ids, ids)):
         if mine.shape[1] != wanted.shape[1]:
             shape = f"{wanted.shape[1]} columns, as what is sent"
             raise InputError(name, f"must have {shape} (got {mine.shape[1]})")

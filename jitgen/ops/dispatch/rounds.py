@@ -29,6 +29,10 @@ OF_SUMS = 16
 """Number that `combine_ranks` adds to that of a late rank, to mark its own step."""
 
 
+FLAGS = 128
+"""Flags of a rank, one for each of its CTAs at most."""
+
+
 class Late(NamedTuple):
     """
     A wait that reached its limit.
@@ -101,17 +105,21 @@ class Link(NamedTuple):
             (24,) with notes.
         notes: (ranks,) int64, for each rank the address of ranks * 16 bytes in which the others
             note that they are waiting, or that they have masked it; None: a late rank is an error.
+        by_flags: Whether vectors lie in the inbox without the number of the round, two in each
+            place, and the last `FLAGS` words of 8 bytes of each rank are flags of its CTAs.
     """
 
     inbox: Tensor
     peers: Tensor
     state: Tensor
     notes: Tensor | None = None
+    by_flags: bool = False
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors that are not None, in the order in which kernels take them."""
-        return tuple(each for each in self if each is not None)
+        every = (self.inbox, self.peers, self.state, self.notes)
+        return tuple(each for each in every if each is not None)
 
     @property
     def can_mask(self) -> bool:

@@ -3,26 +3,41 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from jitgen.config.combine_ranks import CombineRanksConfig
-from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS, DispatchConfig
+from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS, DispatchConfig, scales_of
+from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
-from jitgen.ops.dispatch.rounds import MASKING_WORDS, WORDS, Link
+from jitgen.ops.dispatch.rounds import FLAGS, MASKING_WORDS, WORDS, Link
+
+if TYPE_CHECKING:
+    from jitgen.ops.dispatch.call import Tokens
 
 ALIGNMENT = 8
 """Bytes of the columns of one vector."""
 
 _INBOX_ALIGNMENT = 16
 
+_QUANTISED = 16
+"""Columns, and bytes of alignment, of tokens that are quantised before they are sent."""
 
-def check_tokens(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, prefix: str = "") -> None:
+
+def check_tokens(
+    x: Tensor,
+    topk_ids: Tensor,
+    topk_weights: Tensor,
+    prefix: str = "",
+    dtype: torch.dtype = torch.bfloat16,
+) -> None:
     """Require tokens with their experts and weights; `prefix` begins their names in errors."""
     ids_name = f"{prefix}ids" if prefix else "topk_ids"
     like, pairs = (f"{prefix}x", x.device), (2, "(T, top_k)")
-    check_rows(f"{prefix}x", x, like)
+    check_rows(f"{prefix}x", x, like, dtype)
     common.require(ids_name, topk_ids, [torch.int32], rank=pairs, like=like, contiguous=-1)
     if len(topk_ids) != len(x) or not 1 <= topk_ids.shape[1] <= MOST_PLACES:
         allowed = f"({len(x)}, 1 to {MOST_PLACES}), as {prefix}x"
@@ -37,9 +52,45 @@ def check_tokens(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, prefix: str 
     )
 
 
-def check_rows(name: str, rows: Tensor, like: tuple[str, torch.device]) -> None:
-    """Require rows of bfloat16 that are whole vectors."""
-    common.require(name, rows, [torch.bfloat16], rank=(2, "(rows, H)"), like=like, contiguous=-1)
+def check_received(out: Tokens, form: Format, columns: int) -> None:
+    """Require memory for tokens of `columns` columns that are sent as `form`."""
+    if form is Format.NONE:
+        check_tokens(*out[:3], "out_")
+        return
+    check_tokens(*out[:3], "out_", torch.float8_e4m3fn)
+    like, scale = ("out_x", out.x.device), out.scale
+    shape = (len(out.x),) if form is Format.ROW else (len(out.x), scales_of(columns, form))
+    common.require(
+        "out_scale", scale, [torch.float32], shape=(shape, f"as out_x is {form}"), like=like
+    )
+    if scale is None or not scale.is_contiguous():
+        raise InputError("out_scale", "must be contiguous")
+    alignment = _QUANTISED if form is Format.BLOCK128 else scale.element_size()
+    common.check_memory(
+        [("out_x", out.x, _QUANTISED), ("out_scale", scale, alignment)], like, has_memory=True
+    )
+
+
+def check_quantised(x: Tensor, form: Format) -> None:
+    """Require tokens that can be quantised before they are sent, if they are."""
+    if form is Format.NONE:
+        return
+    if x.shape[1] % _QUANTISED:
+        raise InputError(
+            "x", f"must have a multiple of {_QUANTISED} columns, sent as {form} (got {x.shape[1]})"
+        )
+    if x.is_cuda:
+        common.check_memory([("x", x, _QUANTISED)], ("x", x.device), has_memory=True)
+
+
+def check_rows(
+    name: str,
+    rows: Tensor,
+    like: tuple[str, torch.device],
+    dtype: torch.dtype = torch.bfloat16,
+) -> None:
+    """Require rows that are whole vectors."""
+    common.require(name, rows, [dtype], rank=(2, "(rows, H)"), like=like, contiguous=-1)
     if not rows.shape[1] or rows.shape[1] % 4:
         raise InputError(name, f"must have a multiple of 4 columns (got {rows.shape[1]})")
     common.check_memory([(name, rows, ALIGNMENT)], like, has_memory=True)
@@ -67,13 +118,24 @@ def check_link(link: Link, like: tuple[str, torch.device]) -> None:
     common.require("state", link.state, [torch.int32], shape=of_state, like=like, contiguous=-1)
 
 
+def require_kind(config: DispatchConfig, link: Link, form: Format) -> None:
+    """Require a config that masks ranks if and only if the link does, and sends this format."""
+    require_masking(config, link)
+    if config.format is not form:
+        raise InputError("config", f"must have format={form}, as asked for (got {config.format})")
+
+
 def require_masking(config: DispatchConfig | CombineRanksConfig, link: Link) -> None:
-    """Require a config that masks ranks if and only if the link does."""
+    """Require a config that masks ranks, or has flags, if and only if the link does."""
     if config.can_mask != link.can_mask:
         notes = "with" if link.can_mask else "without"
         raise InputError(
             "config",
             f"must have can_mask={link.can_mask}, for a link {notes} notes (got {config.can_mask})",
+        )
+    if config.by_flags != link.by_flags:
+        raise InputError(
+            "config", f"must have by_flags={link.by_flags}, as the link (got {config.by_flags})"
         )
 
 
@@ -100,6 +162,7 @@ def room_of(name: str, rows: Tensor, link: Link, tokens: int, vectors: int) -> i
 
 def require_places(link: Link, room: int, vectors: int) -> None:
     """Require an inbox for `room` rows of each rank."""
-    have = link.inbox.shape[1] // vectors
+    places = link.inbox.shape[1]
+    have = max(0, 2 * places - FLAGS if link.by_flags else places) // vectors
     if room > have:
         raise InputError("room", f"must be at most {have}, which the inbox is for (got {room})")

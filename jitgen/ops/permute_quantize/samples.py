@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.dispatch import scales_of
 from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.formats import atoms
+from jitgen.formats.block128 import per_token_group
+from jitgen.formats.row import per_row
 from jitgen.ops.edges import around, in_pairs, rows_around
 from jitgen.ops.permute_quantize import reference
 from jitgen.ops.permute_quantize.dispatch import new_by_token, new_tensors
@@ -130,6 +134,29 @@ def make(
     return solved(config, x, pairs, sizes, is_exact=is_exact)
 
 
+def _copied(config: PermuteQuantizeConfig, x: Tensor, case: Solved) -> Solved:
+    """Return the call of a kernel that quantises and scatters `x`, of tokens quantised before."""
+    given, x_scale = (per_row if config.format is Format.ROW else per_token_group)(x)
+    if config.format is not Format.ROW:
+        scales = x_scale.new_ones(len(x), scales_of(x.shape[1], config.format))
+        scales[:, : x_scale.shape[1]] = x_scale
+        x_scale = scales
+    inverse, permutation, out = (case.arguments[name] for name in ("inverse", "permutation", "out"))
+    relay = (permutation,) if config.tiling.is_relayed else ()
+    return replace(
+        case,
+        tensors=(given, x_scale, inverse, *out, *relay),
+        arguments={
+            "x": given,
+            "x_scale": x_scale,
+            "inverse": inverse,
+            "permutation": permutation,
+            "form": config.format,
+            "out": out,
+        },
+    )
+
+
 def _spoilt(numbers: Tensor, chosen: Tensor, count: int) -> Tensor:
     """
     Return int32 `numbers` in which the `chosen` ones are replaced by negative numbers and by
@@ -149,6 +176,9 @@ def solved(
     (token, place) in the order of the result's rows. Rows of pairs out of range are not written; if
     scales lie in atoms, which have no gaps, these rows are those of the last token.
     """
+    if config.walk is Walk.COPY:
+        scatter = replace(config, walk=Walk.SCATTER)
+        return _copied(config, x, solved(scatter, x, pairs, sizes, is_exact=is_exact))
     is_sorting = config.walk is Walk.SORT
     if is_sorting:
         pairs = in_order(pairs, sizes.rows)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jitgen.config.combine_ranks import CombineRanksConfig, CombineRanksProblem
-from jitgen.targets import combine_space
+from jitgen.targets import combine_space, dispatch_space
 from jitgen.targets.base import Cost
 from jitgen.targets.cpu.dispatch import VALUE_US, require_vectors
 from jitgen.targets.cpu.rules import CpuTiledRules
@@ -17,14 +19,21 @@ class CombineRanks(CpuTiledRules[CombineRanksConfig, CombineRanksProblem]):
 
     sums = SumOrder(
         words="rank by rank, or expert by expert; what is shared last",
-        free=("has_shared", "is_weighted", "can_mask", "of_experts", "tiling"),
+        free=("has_shared", "is_weighted", "can_mask", "of_experts", "by_flags", "tiling"),
     )
     entry, of_experts = "cpu/combine_ranks.py.jinja", "cpu/combine_ranks_experts.py.jinja"
     usual = CombineRanksConfig()
     alignment = 8
     limiter = "stream"
-    check_kind = staticmethod(combine_space.check_ranks)
-    legal_kind = staticmethod(combine_space.legal_ranks)
+
+    def check_kind(self, config: CombineRanksConfig) -> None:
+        """Raise a Refusal where fields do not go together, or not on a CPU."""
+        combine_space.check_ranks(config)
+        dispatch_space.refuse_flags(config)
+
+    def legal_kind(self, config: CombineRanksConfig) -> CombineRanksConfig:
+        """Return `config`, made legal."""
+        return replace(combine_space.legal_ranks(config), by_flags=False)
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of kernels that add up sums, and that of those that add up rows."""

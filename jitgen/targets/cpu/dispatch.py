@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from jitgen.config.config import SCALE_BLOCK
 from jitgen.config.dispatch import DispatchConfig, DispatchProblem
+from jitgen.config.format import Format
+from jitgen.targets import dispatch_space
 from jitgen.targets.base import Cost
 from jitgen.targets.cpu.rules import CpuTiledRules
-from jitgen.targets.protocol import refuse_unless
-from jitgen.targets.sums import SumOrder
+from jitgen.targets.protocol import Template, refuse_unless
 
 VALUE_US = 1.5e-3
 """Microseconds of a word that is sent or taken, on one core of a cloud x86-64 server."""
@@ -16,23 +20,34 @@ VALUE_US = 1.5e-3
 class Dispatch(CpuTiledRules[DispatchConfig, DispatchProblem]):
     """Rules of the `dispatch` kernels, their candidates and their cost model."""
 
-    sums = SumOrder(words="nothing: tokens are copied", free=("can_mask", "tiling"))
-    entry = "cpu/dispatch.py.jinja"
+    sums = dispatch_space.SUMS
+    entry, of_records = "cpu/dispatch.py.jinja", "cpu/dispatch_records.py.jinja"
     usual = DispatchConfig()
     alignment = 8
     limiter = "stream"
 
-    def scratch_bytes(self, config: DispatchConfig) -> int:  # it is for no values
-        """Return the bytes of stack that one call takes: none."""
-        return 0
+    check_kind = staticmethod(dispatch_space.refuse_flags)
+
+    def legal_kind(self, config: DispatchConfig) -> DispatchConfig:
+        """Return `config` without flags."""
+        return replace(config, by_flags=False)
+
+    def templates(self) -> tuple[Template, ...]:
+        """Return the template of kernels that send bfloat16, and that of those that quantise."""
+        return dispatch_space.templates_of(self.entry, self.of_records)
+
+    def scratch_bytes(self, config: DispatchConfig) -> int:
+        """Return the bytes of a block of values that is quantised, as bits and as float32."""
+        return 0 if config.format is Format.NONE else SCALE_BLOCK * (2 + 4)
 
     def check_sizes(self, problem: DispatchProblem) -> None:
         """Raise a Refusal where a row does not end with a whole vector."""
         require_vectors("K", problem.k)
+        dispatch_space.require_records(problem)
 
     def cost_of(self, problem: DispatchProblem) -> Cost:
         """Estimate the time of the kernel for `problem` on one core."""
-        words = 2 * problem.ranks * problem.m * (problem.k // 2 + 2 * problem.top_k)
+        words = 2 * problem.ranks * problem.m * 2 * problem.length
         return Cost(words * VALUE_US, max(1, problem.m))
 
 

@@ -15,7 +15,7 @@ class CombineRanks(WireRules[CombineRanksConfig, CombineRanksProblem]):
 
     sums = SumOrder(
         words="rank by rank, or expert by expert; what is shared last",
-        free=("has_shared", "is_weighted", "can_mask", "of_experts", "tiling"),
+        free=("has_shared", "is_weighted", "can_mask", "of_experts", "by_flags", "tiling"),
     )
     entry, of_experts = "sm90/combine_ranks.py.jinja", "sm90/combine_ranks_experts.py.jinja"
     usual = CombineRanksConfig()

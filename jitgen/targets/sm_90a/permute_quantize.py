@@ -15,7 +15,7 @@ from jitgen.config.permute_quantize import (
 )
 from jitgen.targets import permute_space
 from jitgen.targets.base import Cost
-from jitgen.targets.protocol import Device, refuse_unless
+from jitgen.targets.protocol import Device, Template, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.streams import WARP, StreamRules, share_of
 
@@ -67,6 +67,8 @@ _NEEDED: dict[tuple[Format, Walk, int, int], tuple[int, ...]] = {
     (Format.TENSOR, Walk.SORT, 16, 1): (56,),
     (Format.NONE, Walk.SORT, 8, 1): (48,),
     (Format.NONE, Walk.SORT, 16, 1): (48,),
+    (Format.BLOCK128, Walk.COPY, 16, 1): (40,),
+    (Format.ROW, Walk.COPY, 16, 1): (40,),
     (Format.MXFP8, Walk.GATHER, 8, 1): (48, 56, 64),
     (Format.MXFP8, Walk.GATHER, 16, 1): (56, 72, 96),
     (Format.MXFP4, Walk.GATHER, 8, 1): (48, 56, 64),
@@ -79,6 +81,9 @@ Registers of a thread with which the compiler spills nothing, by format, walk, c
 held vectors, for 1, 2 and 4 rows of a tile; what is not listed spills. Found by compiling every
 layout with nvidia-cutlass-dsl 4.8.1.
 """
+
+_OF_TOKENS = (Walk.SCATTER, Walk.COPY)
+"""Walks over tokens whose rows the inverse says."""
 
 _TILINGS = {
     Walk.GATHER: (
@@ -96,6 +101,11 @@ _TILINGS = {
         Tiling(ctas_per_sm=9),
     ),
     Walk.SORT: (Tiling(threads=64, ctas_per_sm=16),),
+    Walk.COPY: (
+        Tiling(vector=16, threads=64, ctas_per_sm=16, is_eager=True),
+        Tiling(vector=16),
+        Tiling(vector=16, is_relayed=True),
+    ),
 }
 """
 Gathering reads as much as it writes; where tokens are walked over most bytes are stored. Few tokens
@@ -154,31 +164,38 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
 
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
     sums = permute_space.SUMS
-    entry = "sm90/permute_quantize.py.jinja"
+    entry, of_copies = "sm90/permute_quantize.py.jinja", "sm90/permute_copies.py.jinja"
     usual = permute_space.USUAL
     sides = span = _SIDES
     multiple = COLUMNS
     note = f"the model was fitted to walks over tokens on an {H200.name}"
     check_kind = staticmethod(permute_space.check_kind)
 
+    def templates(self) -> tuple[Template, ...]:
+        """Return the template of kernels that quantise, and that of those that copy."""
+        return permute_space.templates_of(self.entry, self.of_copies)
+
     def legal_kind(self, config: PermuteQuantizeConfig) -> PermuteQuantizeConfig:
         """Return `config` with a kind and flags that go together."""
         start = permute_space.legal_kind(config)
-        is_eager = start.tiling.is_eager and start.walk is Walk.SCATTER
+        is_eager = start.tiling.is_eager and start.walk in _OF_TOKENS
         is_relayed = start.tiling.is_relayed and _can_relay(start)
-        flags = replace(start.tiling, is_eager=is_eager, is_relayed=is_relayed)
+        is_persistent = start.tiling.is_persistent and start.walk is not Walk.COPY
+        flags = replace(
+            start.tiling, is_eager=is_eager, is_relayed=is_relayed, is_persistent=is_persistent
+        )
         return replace(start, tiling=flags)
 
     def check_flags(self, config: PermuteQuantizeConfig) -> None:
         """Raise a Refusal where the tiling does not go with format and walk."""
         tiling = config.tiling
         refuse_unless(
-            config.format is Format.ROW or tiling.held == 1,
+            _has_whole_rows(config) or tiling.held == 1,
             "E_HELD",
             f"held={tiling.held}: only scales of rows let a thread hold several vectors",
         )
         refuse_unless(
-            config.walk is Walk.SCATTER or not tiling.is_eager,
+            config.walk in _OF_TOKENS or not tiling.is_eager,
             "E_EAGER",
             "is_eager: a kernel that walks over rows learns from the permutation what to load, and "
             "one that sorts loads first anyway",
@@ -188,6 +205,13 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
             "E_SORT",
             f"rows={tiling.rows}: tokens whose pairs a kernel sorts itself are few, and each has "
             "warps of its own",
+        )
+        refuse_unless(
+            config.walk is not Walk.COPY
+            or (tiling.rows, tiling.vector, tiling.is_persistent) == (1, COLUMNS, False),
+            "E_COPY",
+            f"rows={tiling.rows}, vector={tiling.vector}{', persistent' * tiling.is_persistent}: a "
+            f"lane copies {COLUMNS} columns of one token, which are 16 bytes, and a warp has one",
         )
         refuse_unless(
             _can_relay(config) or not tiling.is_relayed,
@@ -213,11 +237,12 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
 
     def thread_bytes(self, config: PermuteQuantizeConfig) -> int:
         """Return the bytes of all loads that a thread has in flight at the same time."""
-        return 2 * config.tiling.vector * config.tiling.rows * config.tiling.held
+        column = 1 if config.walk is Walk.COPY else 2
+        return column * config.tiling.vector * config.tiling.rows * config.tiling.held
 
     def listed_for(self, problem: PermuteQuantizeProblem) -> tuple[Tiling, ...]:
         """Return the tilings that may be chosen, legal or not."""
-        if problem.format is Format.ROW:
+        if problem.format is Format.ROW and problem.walk is not Walk.COPY:
             return _TILINGS_OF_ROWS
         listed = _TILINGS_OF_COPIES if problem.format is Format.NONE else _TILINGS
         return listed[problem.walk]
@@ -238,7 +263,7 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
         loaded twice. Rates and times fit the measured times of 1 to 4096 tokens of 7168 columns
         with 8 places on an H200.
         """
-        tiling, is_row = config.tiling, config.format is Format.ROW
+        tiling, is_row = config.tiling, _has_whole_rows(config)
         is_gather = config.walk is Walk.GATHER
         tiles = -(-(problem.m * problem.top_k if is_gather else problem.m) // tiling.rows)
         warps = tiling.threads // WARP
@@ -269,8 +294,13 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
         return problem.walk is Walk.SCATTER
 
 
+def _has_whole_rows(config: PermuteQuantizeConfig) -> bool:
+    """Say whether a CTA takes whole rows, as it has to find their scales."""
+    return config.format is Format.ROW and config.walk is not Walk.COPY
+
+
 def _can_relay(config: PermuteQuantizeConfig) -> bool:
-    return config.walk is Walk.SCATTER and config.format is Format.BLOCK128
+    return config.walk in _OF_TOKENS and config.format is Format.BLOCK128
 
 
 def _needed(config: PermuteQuantizeConfig) -> int | None:

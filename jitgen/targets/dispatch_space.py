@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of every target for `dispatch`: its templates, and its sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from jitgen.config.combine_ranks import CombineRanksConfig
+from jitgen.config.dispatch import DispatchConfig, DispatchProblem
+from jitgen.config.format import Format
+from jitgen.targets.protocol import Template, refuse_unless
+from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
+
+SUMS = SumOrder(
+    words="nothing: tokens are copied, and scales are maxima",
+    free=("format", "can_mask", "by_flags", "tiling"),
+)
+
+_COLUMNS = 16
+"""Columns of quantised tokens are a multiple of this, as GEMMs take 16 bytes of e4m3."""
+
+
+@cache
+def templates_of(of_tokens: str, of_records: str) -> tuple[Template, ...]:
+    """Return the templates of `dispatch`: of tokens in bfloat16, and of quantised ones."""
+    return (
+        Template(root=ROOT, entry=of_tokens, takes=lambda config: config.format is Format.NONE),
+        Template(
+            root=ROOT, entry=of_records, takes=lambda config: config.format is not Format.NONE
+        ),
+    )
+
+
+def check_flags(config: DispatchConfig | CombineRanksConfig) -> None:
+    """
+    Refuse flags where ranks can be masked, because a masked rank's data lies beside that of others
+    without a number.
+
+    Raises:
+        Refusal: Both are asked for (``E_FLAGS``).
+    """
+    refuse_unless(
+        not (config.by_flags and config.can_mask),
+        "E_FLAGS",
+        "by_flags is for ranks that fail if one is late: leave out can_mask",
+    )
+
+
+def legal_flags(config: DispatchConfig) -> DispatchConfig:
+    """Return `config`, made legal: without flags where ranks can be masked."""
+    return replace(config, by_flags=config.by_flags and not config.can_mask)
+
+
+def refuse_flags(config: DispatchConfig | CombineRanksConfig) -> None:
+    """
+    Refuse flags on a CPU.
+
+    Raises:
+        Refusal: Flags are asked for (``E_FLAGS``).
+    """
+    refuse_unless(
+        not config.by_flags, "E_FLAGS", "by_flags is for GPUs: a cpu kernel has no CTAs to tell of"
+    )
+
+
+def require_records(problem: DispatchProblem) -> None:
+    """
+    Require columns that can be sent quantised.
+
+    Raises:
+        Refusal: They cannot (``E_SIZE``).
+    """
+    refuse_unless(
+        problem.format is Format.NONE or problem.k % _COLUMNS == 0,
+        "E_SIZE",
+        f"must have K a multiple of {_COLUMNS} if tokens are sent as {problem.format} (got "
+        f"{problem.k})",
+    )

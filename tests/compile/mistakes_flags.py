@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes in `dispatch` and `combine_ranks` with flags, which say that data has come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.compile.mistakes import _COMBINE, _DISPATCH, _HANGS, _WRONG, Mistake
+
+_FLAGS: dict[str, Any] = {"by_flags": True}
+_BLOCKS: dict[str, Any] = {"by_flags": True, "form": "block128", "ops": _DISPATCH}
+_SIGNAL = "    signal(inbox, peers, rank, number)\n"
+_MEET = "    meet(inbox, state, wait, (rank, ranks))\n"
+_TOKENS = """    for item in cutlass.range(first, every * ranks, step, unroll=1):
+        send(given, received, inbox, peers, record, (rank, wait), item)
+"""
+_SUMS = """    for item in cutlass.range(first, every * (ranks - 1), step, unroll=1):
+        send(y, inbox, peers, (rank, wait), item)
+"""
+_EXPERTS = """    for pair in cutlass.range(first, record.room * places, step, unroll=1):
+        send_expert(given, received, inbox, peers, record, (rank, wait), pair)
+"""
+_ROWS = "    send_rows(given, received, inbox, peers, record, (rank, wait))\n"
+_FLAG = "(Int64(source) + 1) * places * PLACE_BYTES - (Int64(cta) + 1) * FLAG_BYTES"
+
+FLAG_MISTAKES = [
+    # PTX ISA, "Release and Acquire Patterns"
+    Mistake("flags at .gpu", "st.release.sys", "st.release.gpu", **_FLAGS),
+    Mistake("flags without a release", "st.release.sys", "st.relaxed.sys", **_FLAGS),
+    Mistake("weak flags", "st.release.sys.global", "st.global", **_FLAGS),
+    Mistake("flags are acquired at .gpu", "ld.acquire.sys", "ld.acquire.gpu", **_FLAGS),
+    Mistake("flags are not acquired", "ld.acquire.sys", "ld.relaxed.sys", **_FLAGS),
+    Mistake("other threads' vectors are not released", "    cute.arch.sync_threads()  # what the",
+            "    pass  # what the", counts=(20, 20), **_FLAGS),
+    Mistake("one thread alone has waited", "    cute.arch.sync_threads()  # what came",
+            "    pass  # what came", **_FLAGS),
+    Mistake("flags before tokens", _TOKENS + _SIGNAL, _SIGNAL + _TOKENS, ops=_DISPATCH, **_FLAGS),
+    Mistake("flags before sums", _SUMS + _SIGNAL, _SIGNAL + _SUMS, ops=_COMBINE, **_FLAGS),
+    Mistake("flags before experts", _EXPERTS + _SIGNAL, _SIGNAL + _EXPERTS, **_BLOCKS),
+    Mistake("flags before quantised tokens", _ROWS + _EXPERTS + _SIGNAL,
+            _SIGNAL + _ROWS + _EXPERTS, **_BLOCKS),
+    # waits
+    Mistake("no flag", _SIGNAL, "", _HANGS, **_FLAGS),
+    Mistake("no wait", _MEET, "", **_FLAGS),
+    Mistake("no wait for quantised tokens", _MEET, "", **_BLOCKS),
+    Mistake("flags of one CTA alone", "(num_ranks - 1) * num_ctas, THREADS",
+            "num_ranks - 1, THREADS", counts=(40, 40), **_FLAGS),
+    Mistake("flags of one rank too few", "(num_ranks - 1) * num_ctas", "(num_ranks - 2) * num_ctas",
+            **_FLAGS),
+    Mistake("any round will do", "flag != Int64(wait.number)", "flag == 0", **_FLAGS),
+    Mistake("no wait for the kernel before", "    cute.arch.griddepcontrol_wait()", "    pass",
+            ("race", ""), **_FLAGS),
+    Mistake("no round is counted", "number = state[COMBINED] + 1", "number = Int32(1)",
+            ("", ""), ops=_DISPATCH, **_FLAGS),
+    # places
+    Mistake("one flag for all CTAs", _FLAG, _FLAG.replace("(Int64(cta) + 1) * ", ""),
+            counts=(40, 40), **_FLAGS),
+    Mistake("flags over vectors", _FLAG,
+            "Int64(source) * places * PLACE_BYTES + Int64(cta) * FLAG_BYTES", ("", ""), **_FLAGS),
+    Mistake("a flag for the next rank alone", "peers[(rank + 1 + thread) % ranks]",
+            "peers[(rank + 1) % ranks]", _HANGS, counts=(1, 1, 1), **_FLAGS),
+    Mistake("a flag in the place of its reader", "places, rank, cta)",
+            "places, (rank + 1) % ranks, cta)", _HANGS, **_FLAGS),
+    Mistake("one place for all sources", "Int64(source) * places * PLACE_BYTES + Int64(place)",
+            "Int64(place)", ("", ""), counts=(2, 1, 2), **_FLAGS),
+    Mistake("vectors that overlap", "VECTOR_BYTES = 8", "VECTOR_BYTES = 4", ("", ""), **_FLAGS),
+    Mistake("words in another order", "[address, words[0], words[1]]",
+            "[address, words[1], words[0]]", _WRONG, **_FLAGS),
+    Mistake("one word twice", "[address, words[0], words[1]]", "[address, words[0], words[0]]",
+            _WRONG, **_FLAGS),
+]  # fmt: skip

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes in `dispatch` of tokens that are quantised before they are sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.compile.mistakes import (
+    _FOUR,
+    _HANGS,
+    _SENT,
+    _TAGGED,
+    _WAIT,
+    _WRONG,
+    Mistake,
+    one_is_late,
+)
+
+_BLOCKS: dict[str, Any] = {"ops": ("dispatch",), "form": "block128"}
+_ROWS: dict[str, Any] = {"ops": ("dispatch",), "form": "row"}
+_ROUND = "    number = state[COMBINED] + 1\n"
+_LATE: dict[str, Any] = {**_BLOCKS, "scenario": one_is_late}
+
+RECORD_MISTAKES = [
+    Mistake("sent at .gpu", "st.relaxed.sys", "st.relaxed.gpu", **_BLOCKS),
+    Mistake("polled at .gpu", "ld.relaxed.sys", "ld.relaxed.gpu", **_BLOCKS),
+    Mistake("weak stores", "st.relaxed.sys.global", "st.global", **_ROWS),
+    Mistake("weak polls", "ld.relaxed.sys.global", "ld.global", replays=1, most_devices=4,
+            **_ROWS),
+    Mistake("a vector of words and rounds", _SENT, _FOUR, _WRONG, "slow-links,late-links",
+            **_BLOCKS),
+    Mistake("the first element's round alone", _TAGGED, "Int32(elements[0] >> 32) == number",
+            _WRONG, "slow-links", **_BLOCKS),
+    Mistake("the second element's round alone", _TAGGED, "Int32(elements[1] >> 32) == number",
+            _WRONG, "late-links", **_ROWS),
+    Mistake("older rounds will do", "== number", "<= number", _WRONG, "eager,slow-links",
+            **_BLOCKS),
+    Mistake("no wait for the kernel before", "    cute.arch.griddepcontrol_wait()", "    pass",
+            ("race", ""), **_BLOCKS),
+    Mistake("the round is read before the wait", _WAIT + _ROUND, _ROUND + _WAIT, ("race", ""),
+            **_ROWS),
+    Mistake("a number that its own kernel writes", "number = state[COMBINED] + 1",
+            "number = state[DISPATCHED] + 1", ("race", "state"), counts=(16, 16), **_BLOCKS),
+    Mistake("each CTA counts tokens", "    if first == 0:", "    if thread == 0:",
+            ("race", "state"), counts=(16, 16), **_BLOCKS),
+    # places
+    Mistake("one place for all sources", "(Int64(source) * places + place)", "Int64(place)",
+            _WRONG, counts=(2, 1, 2), **_BLOCKS),
+    Mistake("all is sent to the next rank", "peer = (rank + distance) % ranks",
+            "peer = (rank + 1) % ranks", _HANGS, counts=(1, 1, 1), **_BLOCKS),
+    Mistake("sent to one rank too few", "(1, ranks, unroll=1)", "(1, ranks - 1, unroll=1)", _HANGS,
+            **_BLOCKS),
+    Mistake("tokens of one rank too few", "every + first, every * ranks",
+            "every + first, every * (ranks - 1)", _WRONG, **_BLOCKS),
+    Mistake("sent to the place of the reader", "places, rank, vector)",
+            "places, (rank + 1) % ranks, vector)", _HANGS, **_BLOCKS),
+    Mistake("tokens stand where the next rank's should", "row, pair = source * record.room",
+            "row, pair = (source + 1) % 2 * record.room", _WRONG, **_BLOCKS),
+    Mistake("tokens stand where rank 0's should", "row = own[0] * record.room + token",
+            "row = token", _WRONG, **_BLOCKS),
+    Mistake("scales are sent to the place of values", "first + record.columns + blocks, scales",
+            "first + blocks, scales", ("", ""), **_BLOCKS),
+    Mistake("a scale is sent to the place of an expert", "first + record.columns, scales",
+            "first + record.columns + 1, scales", ("", ""), **_ROWS),
+    Mistake("scales of the first blocks alone", "first + record.columns + blocks, scales",
+            "first + record.columns, scales", ("", ""), hidden=320, **_BLOCKS),
+    Mistake("experts of the token before", "(token + 1) * record.length", "token * record.length",
+            ("", ""), **_BLOCKS),
+    Mistake("scales are taken for experts", "elif pair < 0:", "elif pair < -1:", ("", ""),
+            **_BLOCKS),
+    Mistake("vectors of the next token", "token * record.length\n",
+            "token * (record.length + 1)\n", ("", ""), **_BLOCKS),
+    # values
+    Mistake("one scale for two blocks", "shuffle_sync(scales[0], LANES_PER_SCALE)",
+            "shuffle_sync(scales[0], 0)", _WRONG, hidden=320, **_BLOCKS),
+    Mistake("a scale of half a block", "LANES_PER_SCALE = 128 //", "LANES_PER_SCALE = 64 //",
+            _WRONG, hidden=320, **_BLOCKS),
+    Mistake("scales that every lane sends", "    if lane == 0:\n            send",
+            "    if lane >= 0:\n            send", ("race", ""), **_BLOCKS),
+    Mistake("a scale of one warp", "    cute.arch.sync_threads()", "    pass", ("race", ""),
+            **_ROWS),
+    Mistake("magnitudes of two tokens in one place", "parity = 1 - parity", "parity = 1 * parity",
+            ("race", ""), counts=(6, 6), **_ROWS),
+    Mistake("a scale of the first vector", "largest(bits_of(load_token(given, token, vector)))",
+            "largest(bits_of(load_token(given, token, 0)))", _WRONG, **_ROWS),
+    Mistake("values of the first vectors", "load_token(given, token, vector))\n            values",
+            "load_token(given, token, thread))\n            values", _WRONG, hidden=2560,
+            counts=(1, 1), **_ROWS),
+    Mistake("scales as numbers", "scale.bitcast(Uint32)", "scale.to(Uint32)", _WRONG, **_BLOCKS),
+    Mistake("one word twice", "tag | Int64(words[1])", "tag | Int64(words[0])", _WRONG, **_BLOCKS),
+    Mistake("rows without a token have expert 0", "Int32(-1), Float32(0.0)",
+            "Int32(0), Float32(0.0)", _WRONG, **_BLOCKS),
+    Mistake("rows without a token are loaded", "(token < given.x.shape[0]) & (vector",
+            "(vector >= 0) & (vector", ("", ""), **_BLOCKS),
+    Mistake("rows without a token are not sent", "(warp, record.room * parts",
+            "(warp, given.x.shape[0] * parts", _HANGS, **_BLOCKS),
+    # ranks that are masked
+    Mistake("rows of a masked rank have expert 0", "Uint32(0) if is_row else Uint32(0xFFFFFFFF), ",
+            "Uint32(0), ", _WRONG, **_LATE),
+    Mistake("scales of a masked rank are experts", " - received.ids.shape[1]\n    words",
+            "\n    words", _WRONG, **_LATE),
+    Mistake("rows of a masked rank stay", "    if not is_masked(wait, source):\n        words",
+            "    if wait.number > 0:\n        words", _WRONG, **_LATE),
+    Mistake("one masked waits once more", "is_waiting = not is_masked(wait, source)",
+            "is_waiting = wait.number > 0", _WRONG, **_LATE),
+]  # fmt: skip
