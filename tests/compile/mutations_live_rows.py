@@ -32,7 +32,7 @@ LIVE_ROWS = (
     ),
     _written(
         "fewer rows are loaded than multiplied",
-        "state = load_live(schedule, width * 2, loads, state, a, b, scales, work)",
+        "state = load_live(schedule, wider(width), loads, state, a, b, scales, work)",
         "state = load_rows(schedule, width, loads, state, a, b, work)",
         "uninitialised",
         "wgmma.mma_async",

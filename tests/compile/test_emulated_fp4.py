@@ -80,3 +80,31 @@ def test_right(problem: str, kind: str, layout: Layout) -> None:
     found = verify(*Config.parse(name), sizes, modes="eager")
 
     assert found.is_right, found.to_json()
+
+
+TALL = {
+    "folded": ("ragged", "e4m3_e2m1_mx32_bf16_asrow_bfolded1", "t192x128x128_c1x2"),
+    "folded, masked": ("masked", "e4m3_e2m1_mx32_bf16_asrow_bfolded1", "t256x128x128_c1x1"),
+    "int4": ("ragged", "e4m3_int4_group128_f32_asrow_bexact1", "t256x128x128_c1x2"),
+    "int4, masked": ("masked", "e4m3_int4_group128_bf16_asrow_bexact1", "t192x128x128_c1x1"),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", ["folded", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in [*TALL][1:])]
+)
+def test_tall_tiles_are_right(kind: str) -> None:
+    """
+    Groups end in each quarter of a tile. Clusters have several tiles each, and the last of them
+    begins beyond N; the number of k-blocks is odd.
+    """
+    layout, types, tile = TALL[kind]
+    name = f"grouped_gemm_{layout}_{types}_{tile}_acc1_sm_90a"
+    quarter = Config.parse(name)[0].tile.m // 4
+    rows = (0, 5, quarter + 1, 2 * quarter + 1, 3 * quarter + 1, 4 * quarter + 1)
+
+    found = verify(
+        *Config.parse(name), Sizes(rows=rows, n=136, k=256 + 128, num_sms=4), modes="eager"
+    )
+
+    assert found.is_right, found.to_json()

@@ -13,6 +13,7 @@ from tests.compile.mutations import Mutation
 from tests.compile.mutations_fp4 import PREPACKED
 from tests.compile.mutations_live_rows import LIVE_ROWS
 from tests.compile.mutations_live_tiles import LIVE_TILES
+from tests.compile.mutations_tall import TALL
 from tests.compile.programs import Programs, assert_found
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
@@ -20,6 +21,7 @@ pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cach
 _SIZES = Sizes(rows=(3, 0, 9), n=136, k=1696, num_sms=1)
 _NAME = "grouped_gemm_ragged_{}_t8x128x128_c1x1_acc1_sm_90a"
 _LISTED = "grouped_gemm_contiguous_e4m3_e2m1_mx32_bf16_asrow_bexact1_t8x128x128_c1x1_acc1_sm_90a"
+_TALL = "256x128x128_c1x2"
 PROGRAMS: dict[str, tuple[str, Any]] = {
     "exact": (_NAME.format("e4m3_e2m1_mx32_bf16_asblock128_bexact1"), _SIZES),
     "wide": (_NAME.format("bf16_e2m1_mx32_bf16_asnone_bwide1"), _SIZES),
@@ -37,9 +39,13 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         _LISTED,
         Sizes(rows=(3, *[0] * 1600, 66, 3), n=8, k=32, num_sms=2),
     ),
+    "tall": (
+        _NAME.format("e4m3_e2m1_mx32_bf16_asrow_bfolded1").replace("8x128x128_c1x1", _TALL),
+        Sizes(rows=(3, 0, 190, 257), n=400, k=800, num_sms=4),
+    ),
 }
 """Kernels, and problems that wrap every pipeline and give each CTA several tiles."""
-MUTATIONS = (*PREPACKED, *LIVE_TILES, *LIVE_ROWS)
+MUTATIONS = (*PREPACKED, *LIVE_TILES, *LIVE_ROWS, *TALL)
 
 
 @pytest.fixture(scope="module")

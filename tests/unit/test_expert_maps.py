@@ -23,6 +23,7 @@ class Alone:
     """What connects a rank to others, as far as choosing places asks."""
 
     group_name, can_mask, micro_batches, stream = "", False, 1, None
+    quantises, flags_from = False, None
 
     def __init__(self, rank: int, ranks: int, max_tokens: int) -> None:
         self.rank, self.ranks, self.max_tokens = rank, ranks, max_tokens

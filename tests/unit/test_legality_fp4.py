@@ -89,6 +89,11 @@ class TestRules:
             (config(32, types=BLOCKS), "E_REGS", "120 registers"),
             (config(128, types=FOLDED), "E_REGS", "112, and more spill"),
             (config(128, types=PAIRS), "E_REGS", "288 registers"),
+            (config(192, 128), "E_WGMMA_N", "more than 128 tokens"),
+            (replace(config(192, 128, FOLDED), layout=Layout.CONTIGUOUS), "E_TILE_M", "128"),
+            (config(192, 192, FOLDED), "E_REGS", "224 registers"),
+            (config(192, 128, FOLDED, cluster=Cluster(m=2)), "E_CLUSTER", "1x2"),
+            (config(192, 128, FOLDED, schedule=Schedule(split_k=2)), "E_SPLIT_K", "2"),
         ],
     )
     def test_refusals(self, refused: GroupedGemmConfig, code: str, number: str) -> None:
@@ -134,6 +139,8 @@ class TestRules:
             (config(32, types=FOLDED), (10, 112, True, 32)),
             (config(64, types=FOLDED), (8, 112, True, 0)),
             (config(128, 192, FOLDED), (7, 160, False, 0)),
+            (config(192, 128, FOLDED), (6, 240, True, 0)),
+            (config(256, 128, FOLDED, cluster=Cluster(n=2)), (5, 240, True, 0)),
             (config(8, types=WIDE), (11, 112, True, 0)),
             (config(128, 192, WIDE), (4, 160, True, 0)),
             (config(16, types=PAIRS), (10, 112, True, 32)),

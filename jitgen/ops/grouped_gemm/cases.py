@@ -76,7 +76,7 @@ class Sizes(AnySizes):
         pipeline of operands has stages and than the loop over K unrolls. There are more groups than
         lanes: empty ones, tiny ones, groups of one row less than a tile and, as the last one, one
         row more. N and K have tails of 16 bytes. If the kernel multiplies tiles with few rows in
-        another way, one group has half the rows of a tile.
+        another way, one group has half the rows of a tile, and of a tall one another has one more.
 
         The second is deep: few tiles, in which each part of K has more k-blocks than the kernel
         loads scales for at once. The number of k-blocks is not a multiple of that number or of the
@@ -109,6 +109,8 @@ class Sizes(AnySizes):
         # samples put a row of padding ahead of the last contiguous one
         half_m = tile.m // 2 - (config.layout is Layout.CONTIGUOUS)
         half = [half_m] if getattr(derived, "narrowest", 0) else []
+        if getattr(derived, "is_tall", False):
+            half.append(half_m + 1)
         wide = cls(
             rows=(3, 0, height - 1, *[0] * WARP, *half, height + 1),
             n=tile.n * cluster.n + tail,

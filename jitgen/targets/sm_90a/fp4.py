@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from jitgen.config.config import BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmConfig
+from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.config.prepacked import BLOCK_DEPTH
 from jitgen.support.frozen import frozen
 from jitgen.targets.fp4_space import OPERANDS, format_of, refuse_other_operands
@@ -39,6 +40,15 @@ MIN_STAGES = 4
 
 MIN_WIDTH = 8
 """Rows of a that the narrowest WGMMA takes."""
+
+TALL_ROWS = 128
+"""Tiles of more tokens are tall: their WGMMAs take quarters of them, and steps are turned."""
+
+MAX_WIDTH = 192
+"""
+Rows of a that WGMMAs multiply at once. Those of taller tiles are two parts, which are multiplied
+with the same decoded weights one after the other, so that the partial sums of a part suffice.
+"""
 
 LISTED_ROWS = 65_536
 """
@@ -97,6 +107,8 @@ class Fp4Derived:
         math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
         is_paired: Whether a k-block is decoded while the one before is multiplied, in other
             registers.
+        is_tall: Whether a tile has more than `TALL_ROWS` tokens.
+        part_rows: Most rows of a that WGMMAs multiply at once: a tile's, or half of them.
         narrowest: Fewest rows of a that a WGMMA takes: all of a tile's, half or a quarter. Each
             tile is multiplied with as few as hold its own.
         narrowest_box: Fewest rows of a that one copy loads: as few as are multiplied, or a tile's.
@@ -119,6 +131,8 @@ class Fp4Derived:
     load_registers: int
     math_registers: int
     is_paired: bool
+    is_tall: bool
+    part_rows: int
     narrowest: int
     narrowest_box: int
     early_rows: int
@@ -132,10 +146,10 @@ class Fp4Rules(GemmRules):
 
     arch = "sm_90a"
     space = Space(
-        tile_m=(8, 16, 32, 64, 128),
+        tile_m=(8, 16, 32, 64, 128, 192, 256),
         tile_n=(128, 192, 256),
         tile_k=dict.fromkeys((DType.E4M3, DType.E4M3X2, DType.BF16), (DEPTH,)),
-        cluster=((1, 1),),
+        cluster=((1, 1), (1, 2)),
         num_acc_stage=(1,),
         split_k=(1, 2),
         operands=(),
@@ -169,6 +183,8 @@ class Fp4Rules(GemmRules):
             load_registers=LOAD_REGISTERS,
             math_registers=_math_registers(config),
             is_paired=is_paired,
+            is_tall=is_tall(config),
+            part_rows=_part_rows(config),
             narrowest=narrowest(config),
             narrowest_box=narrowest_box(config),
             early_rows=_early_rows(config, is_paired=is_paired),
@@ -205,17 +221,32 @@ class Fp4Rules(GemmRules):
             f"tile_n={tile.n}: each of two to four warpgroups takes 64 rows of weights: 128, 192 "
             "or 256",
         )
+        types = config.operands
+        refuse_unless(
+            not is_tall(config)
+            or (partials(config) == 1 and types.a_scale_granularity is ScaleGranularity.ROW),
+            "E_WGMMA_N",
+            f"tile_m={tile.m}: only e4m3 tokens with scales of rows, beside weights with one "
+            f"partial sum of a k-block, have tiles of more than {TALL_ROWS} tokens",
+        )
+        refuse_unless(
+            not is_tall(config) or config.layout is not Layout.CONTIGUOUS,
+            "E_TILE_M",
+            f"tile_m={tile.m}: contiguous groups start at multiples of {GROUP_ALIGNMENT} rows, and "
+            "a tile has rows of one group",
+        )
 
     def _check_cluster(self, config: GroupedGemmConfig) -> None:
         cluster, split_k = config.cluster, config.schedule.split_k
+        tall = is_tall(config)
         refuse_unless(
-            cluster.size == 1,
+            cluster.size == 1 or ((cluster.m, cluster.n) == (1, 2) and tall),
             "E_CLUSTER",
-            f"cluster {cluster.m}x{cluster.n}: tokens are few and each CTA has weights of its own; "
-            "sharing tokens changed the time by 1 %, so clusters are 1x1",
+            f"cluster {cluster.m}x{cluster.n}: two CTAs may share tokens in tiles of more than "
+            f"{TALL_ROWS} (1x2); sharing fewer changed the time by 1 %, so clusters are 1x1",
         )
         refuse_unless(
-            split_k in self.space.split_k,
+            split_k in self.space.split_k and not (tall and split_k > 1),
             "E_SPLIT_K",
             f"split_k={split_k}: one CTA takes all of K of a tile, or each of two a half: 1 or 2",
         )
@@ -291,9 +322,28 @@ def _rows(config: GroupedGemmConfig) -> int:
     return config.tile.m * (2 if config.operands.a_dtype is DType.E4M3X2 else 1)
 
 
+def is_tall(config: GroupedGemmConfig) -> bool:
+    """Return whether a tile has more than `TALL_ROWS` tokens."""
+    return config.tile.m > TALL_ROWS
+
+
+def _part_rows(config: GroupedGemmConfig) -> int:
+    """Return the most rows of a that WGMMAs multiply at once."""
+    rows = _rows(config)
+    return rows // 2 if rows > MAX_WIDTH and is_tall(config) else rows
+
+
 def narrowest(config: GroupedGemmConfig) -> int:
     """Return the fewest rows of a that a WGMMA takes."""
     return max(MIN_WIDTH, _rows(config) // 4)
+
+
+def width_for(config: GroupedGemmConfig, rows: float) -> int:
+    """Return the rows of a that WGMMAs take in a tile that has so many of a group."""
+    width = narrowest(config)
+    while width < rows:
+        width += narrowest(config) if is_tall(config) else width
+    return width
 
 
 def narrowest_box(config: GroupedGemmConfig) -> int:
@@ -301,9 +351,11 @@ def narrowest_box(config: GroupedGemmConfig) -> int:
     Return the fewest rows of a that one copy loads.
 
     Most of the last tile of a contiguous group may be padding. The rows of ragged groups follow
-    each other without padding; smaller loads were not tried for them.
+    each other without padding: smaller loads were not tried for them in tiles of up to 128 tokens,
+    and taller tiles have them because L2 could not feed a wave of tiles with few rows otherwise.
     """
-    return narrowest(config) if config.layout is Layout.CONTIGUOUS else _rows(config)
+    is_narrow = config.layout is Layout.CONTIGUOUS or is_tall(config)
+    return narrowest(config) if is_narrow else _rows(config)
 
 
 def _entries(config: GroupedGemmConfig) -> int:
@@ -374,9 +426,9 @@ def _early_rows(config: GroupedGemmConfig, *, is_paired: bool) -> int:
     the sums that they scale.
 
     If scales are part of e4m3 values, the rows of a whole tile decide: when the rows that a tile
-    has decided, full tiles took 2 % longer.
+    has decided, full tiles took 2 % longer. Tall tiles have no registers for it.
     """
-    if config.operands.a_scale_granularity is not ScaleGranularity.ROW:
+    if config.operands.a_scale_granularity is not ScaleGranularity.ROW or is_tall(config):
         return 0
     values = _value_registers(config) * (2 if is_paired else 1)
     rows, found = _rows(config), 0
@@ -407,7 +459,7 @@ def _sums(config: GroupedGemmConfig, rows: int) -> int:
     """
     Return the accumulator registers of a thread, for partial and final sums of `rows` rows of a.
     """
-    return (partials(config) + 1) * rows // 2
+    return (partials(config) * min(rows, _part_rows(config)) + rows) // 2
 
 
 def _scale_box(config: GroupedGemmConfig) -> int:

@@ -29,7 +29,15 @@ from jitgen.targets.gemm import sizes
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US
 from jitgen.targets.sm_90a.devices import H200
-from jitgen.targets.sm_90a.fp4 import DEPTH, block_bytes, narrowest, narrowest_box
+from jitgen.targets.sm_90a.fp4 import (
+    DEPTH,
+    TALL_ROWS,
+    block_bytes,
+    is_tall,
+    narrowest_box,
+    partials,
+    width_for,
+)
 
 RowDistribution = tuple[tuple[float, float], ...]
 """Numbers of valid rows at the start of a tile, each with its frequency."""
@@ -92,6 +100,23 @@ these kernels; 32 groups of 1 to 128 rows, N x K from 2880 x 2880 to 4096 x 7168
 off on average (root mean square), 6.7 % at most. Two rows of a for each token were fitted alike.
 """
 
+TALL_US, TALL_ROW_US, TALL_TILE_US = 0.22, 0.00287, 4.0
+"""
+Microseconds of a k-block of 128 columns in a tile of more than 128 tokens: those that it takes in
+any case, and those of each row that WGMMAs take; and those of the tile, as `TILE_US`. Read off 72
+times of two H200s (2026-11-29; 32 groups of 32 to 2,048 rows, N x K of 4096 x 7168, 5760 x 2880 and
+7168 x 2048).
+"""
+
+UNEVEN = 1.15
+"""
+Factor of a call's time if groups have more than `TALL_ROWS` rows, and not the same, and k-blocks
+have one partial sum: CTAs get tiles of different rows in turn, and end apart. 20 times of tall
+tiles and of those of 128 tokens on two H200s (2026-11-29; 256, 512 and 768 rows +-40 %) were 1.03
+to 1.38 of those predicted without it, and those of even groups 0.9 to 1.1. It decides from how many
+rows on weights are unpacked first.
+"""
+
 LIKE = {
     (PrepackedFormat.INT4_32, BLayout.EXACT1): (BLayout.EXACT1, 1.1),
     (PrepackedFormat.INT4_32, BLayout.WIDE1): (BLayout.WIDE1, 0.8),
@@ -140,7 +165,7 @@ def predict(
         config=config,
         # The mean of the logarithms: the ratio of two times counts, not their difference.
         cost=math.prod(call.us for call in calls) ** (1 / len(calls)),
-        padding_ratio=tiles * config.tile.m * config.tile.n / (max(1, problem.m) * problem.n),
+        padding_ratio=tiles * _outputs(config) / (max(1, problem.m) * problem.n),
         waves=max(call.waves for call in calls),
         traffic_bytes=_traffic(problem),
         limiter="multiply" if calls[-1].is_slow else "stream",
@@ -154,11 +179,12 @@ def _call(
     num_sms: int,
     distribution: RowDistribution,
 ) -> _Call:
-    split_k = config.schedule.split_k
-    slots = max(1, num_sms // split_k)
+    split_k, sharing = config.schedule.split_k, config.cluster.size
+    slots = max(1, num_sms // (split_k * sharing))
     tiles, k_block_us = _tiles(config, distribution)
-    tiles *= -(-problem.n // config.tile.n)
-    tile_us = -(-problem.k // DEPTH) / split_k * k_block_us + TILE_US
+    tiles *= -(-problem.n // (config.tile.n * sharing))
+    tile_us = -(-problem.k // DEPTH) / split_k * k_block_us
+    tile_us += TALL_TILE_US if is_tall(config) else TILE_US
     if split_k > 1:
         tile_us += EXCHANGE_US
     tile_us *= H200.clock_mhz / device.clock_mhz
@@ -168,8 +194,15 @@ def _call(
     us = CALL_US + full * _overlapped(tile_us, slots * stream_us)
     if rest:
         us += _overlapped(tile_us, rest * stream_us)
+    if problem.rows_per_group > TALL_ROWS and len(distribution) > 1 and partials(config) == 1:
+        us *= UNEVEN
     waves = int(full) + (rest > 0)
     return _Call(us, tiles, waves, is_slow=waves * tile_us > tiles * stream_us)
+
+
+def _outputs(config: GroupedGemmConfig) -> int:
+    """Return the outputs of a tile, or of those that the CTAs of a cluster compute at once."""
+    return config.tile.m * config.tile.n * config.cluster.size
 
 
 def _row_distributions(problem: GroupedGemmProblem) -> tuple[RowDistribution, ...]:
@@ -199,12 +232,13 @@ def _k_block_us(config: GroupedGemmConfig, tokens: float) -> float:
     """Return the time of a k-block of a tile with `tokens` tokens of a group."""
     tile, types = config.tile, config.operands
     parts = 2 if types.a_dtype is DType.E4M3X2 else 1
-    rows = narrowest(config)
-    while rows < tokens * parts:
-        rows *= 2
+    rows = width_for(config, tokens * parts)
     form = format_of(types)
     like, times = LIKE.get((form, types.b_layout), (types.b_layout, 1.0))
-    us, warpgroups = K_BLOCK_US[like, rows]
+    if is_tall(config):
+        us, warpgroups = TALL_US + TALL_ROW_US * rows, 2
+    else:
+        us, warpgroups = K_BLOCK_US[like, rows]
     us *= times
     if types.a_scale_granularity is ScaleGranularity.BLOCK128:
         us *= BLOCK128
@@ -215,7 +249,7 @@ def _k_block_us(config: GroupedGemmConfig, tokens: float) -> float:
 
 def _loaded_bytes(config: GroupedGemmConfig, tokens: float) -> float:
     """Return the bytes that a k-block of a tile loads from L2, with `tokens` rows of a."""
-    of_a = tokens * DEPTH * config.operands.a_dtype.bits / 8
+    of_a = tokens * DEPTH * config.operands.a_dtype.bits / 8 / config.cluster.size
     return of_a + config.tile.n / 64 * block_bytes(config)
 
 
