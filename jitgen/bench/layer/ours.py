@@ -105,8 +105,8 @@ def names_of_lora(case: Case, weights: ExpertWeights, arch: Arch) -> Iterator[st
     ):
         adding = select(problem.with_mean(case.tokens), arch).config
         yield (early(adding, arch) if is_early else adding).name(arch)
-    problem = lora.activation_problem(config, weights)
-    activation = select(problem.with_mean(mean_rows(config, case.tokens)), arch).config
+    rows = lora.activation_problem(config, weights).with_mean(mean_rows(config, case.tokens))
+    activation = select(rows, arch).config
     yield (early(activation, arch) if is_early else activation).name(arch)
 
 
