@@ -28,7 +28,7 @@ _SIDES = {
     "ctas_per_sm": (1, 2, 3),
 }
 """
-An SM has shared memory for as many CTAs as for registers: of 64, 111 and 208 KB, with 128, 256 and
+An SM has shared memory for as many CTAs as for registers: of 61, 109 and 205 KB, with 128, 256 and
 512 threads.
 """
 
@@ -71,10 +71,10 @@ class AddLora(StreamRules[AddLoraConfig, AddLoraProblem]):
 
     def thread_bytes(self, config: AddLoraConfig) -> int:
         """
-        Return the bytes of all loads that a thread has in flight at the same time: its share of
-        three stages, each of four vectors of two rows of a, or of as many bytes of b.
+        Return the bytes of all loads that a thread has in flight at the same time: its share of two
+        stages, in which a warp has 16 vectors of each of 24 rows.
         """
-        return 2 * VECTOR * 4 * 2 * 3
+        return 2 * 16 * 24 * 2 * VECTOR // WARP
 
     def check_flags(self, config: AddLoraConfig) -> None:
         """Refuse an early kernel that starts when the previous kernel has ended."""
