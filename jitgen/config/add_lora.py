@@ -33,11 +33,15 @@ class Tiling(Part):
         ctas_per_sm: CTAs on one SM, which limits their registers.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
+        early: Compute the product with a, and load b, before the previous kernel has ended. The
+            caller must guarantee that only y and out are used by that kernel, and that all other
+            arguments were complete before it let this one start.
     """
 
     threads: int = of(int, default=256, word="t")
     ctas_per_sm: int = of(int, default=2, word="c")
     use_pdl: bool = of(bool, default=True, word="nopdl")
+    early: bool = of(bool, default=False, word="early")
 
 
 @frozen
@@ -65,7 +69,14 @@ class AddLoraConfig(TiledConfig):
     def short(self) -> str:
         """Short text that distinguishes this config from others for the same problem."""
         tiling = self.tiling
-        return f"{tiling.threads} threads x {tiling.ctas_per_sm}"
+        return f"{tiling.threads} threads x {tiling.ctas_per_sm}" + " early" * tiling.early
+
+    @property
+    def settled(self) -> tuple[str, ...]:
+        """Arguments that must be complete before the previous kernel lets this one start."""
+        if not self.tiling.early:
+            return ()
+        return ("x", "a", "b", "scales", "adapter_ids", "topk_ids", "permutation")
 
 
 @frozen

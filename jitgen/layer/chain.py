@@ -21,8 +21,8 @@ from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.layer import one_launch as at_once
 from jitgen.layer.config import MoEConfig
-from jitgen.layer.early import JOINED, SHARED, WEIGHTED, configs_of
-from jitgen.layer.lora import Adapters, needs_activation
+from jitgen.layer.early import ACTIVATION, ADAPTERS, JOINED, SHARED, WEIGHTED, configs_of
+from jitgen.layer.lora import Adapters, ExpertLora, needs_activation
 from jitgen.layer.weights import NONE, ExpertWeights, Matrices
 from jitgen.layer.workspace import NEW, Buffers, Lease
 from jitgen.ops.activation_quantize.call import activation_quantize
@@ -81,15 +81,17 @@ class Chain:
     joins: bool = True
     one_launch: bool | None = False
 
-    def for_tokens(self, tokens: int, *, is_sorted: bool = False) -> Chain:
+    def for_tokens(
+        self, tokens: int, *, is_sorted: bool = False, lora: ExpertLora | None = None
+    ) -> Chain:
         """
         Return the chain with the configs of its launches for `tokens` tokens, whose pairs may be
-        sorted already.
+        sorted already, and which may have adapters.
         """
         if not self.starts_early:
             return self
         joins = self.joins and not is_sorted and not _PARTS & self.configs.keys()
-        found = configs_of(self.config, self.weights, tokens, joins=joins)
+        found = configs_of(self.config, self.weights, tokens, joins=joins, lora=lora)
         return replace(self, configs={**found, **self.configs}) if found else self
 
     def sort(self, topk_ids: Tensor) -> Sorting:
@@ -176,7 +178,14 @@ class Chain:
 
     def activation(self, h: Tensor, pairs: Sorting) -> Tensor:
         """Return the activation, not quantised: (T * k, I) bfloat16."""
-        found, _ = activation_quantize(h, format=NONE, **self._groups(pairs), **self.config.gate)
+        found, _ = activation_quantize(
+            h,
+            format=NONE,
+            config=self.configs.get(ACTIVATION),
+            **self._groups(pairs),
+            **self.config.gate,
+            group_numbers=self.weights.group_numbers,
+        )
         return found
 
     def adapted(
@@ -192,12 +201,14 @@ class Chain:
         Run both products and the activation on quantised `rows`, and add the adapters to both
         products; return the result of the second one, (T * k, H) bfloat16.
         """
-        h = adapters.add("w13", self.gate_up(rows, pairs, into), x, topk_ids, pairs, self.config)
+        of_pairs = topk_ids, pairs, self.config
+        up, down = (self.configs.get(name) for name in ADAPTERS)
+        h = adapters.add("w13", self.gate_up(rows, pairs, into), x, *of_pairs, up)
         exact = self.activation(h, pairs) if needs_activation(self.weights, adapters.lora) else None
         active = self.activate(h, pairs, into)
         y = self.down(active, pairs, into)
         exact = active[0] if exact is None else exact
-        return adapters.add("w2", y, exact, topk_ids, pairs, self.config)
+        return adapters.add("w2", y, exact, *of_pairs, down)
 
     def down(self, rows: Rows, pairs: Sorting | Counts, into: Buffers = NEW) -> Tensor:
         """Return the second product: (T * k, H) bfloat16, or (G, M, H) of matrices."""
@@ -242,7 +253,8 @@ class Chain:
         Run every launch for tokens that fit in one pass; `sorting` is the sorting of their pairs,
         if known.
         """
-        chain = self.for_tokens(x.shape[0], is_sorted=sorting is not None)
+        lora = None if adapters is None else adapters.lora
+        chain = self.for_tokens(x.shape[0], is_sorted=sorting is not None, lora=lora)
         y, pairs = chain.expert_rows(x, topk_ids, into, sorting, adapters)
         if self.config.adds_tokens:
             shared, shared_weights = x, self.token_weights(topk_weights, topk_ids)

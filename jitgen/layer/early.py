@@ -15,7 +15,9 @@ from torch.compiler import is_compiling
 from jitgen.config import Arch
 from jitgen.errors import UnsupportedConfig
 from jitgen.formats.prepacked import PrepackedWeights
+from jitgen.layer import lora as adapters
 from jitgen.layer.config import MoEConfig
+from jitgen.layer.lora import ExpertLora
 from jitgen.layer.problems import joined_problem, of_rows, of_tokens
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.runtime import devices
@@ -40,6 +42,12 @@ SHARED = "combine, shared"
 WEIGHTED = "combine, weighted"
 """Name of combine with the result of shared experts, each row times a weight of its token."""
 
+ADAPTERS = ("adapters, up", "adapters, down")
+"""Names of the launches that add adapters to the two products."""
+
+ACTIVATION = "activation"
+"""Name of the launch that computes the activation for adapters, not quantised."""
+
 JOINED = "sort, gather"
 """Name of the launch that both sorts pairs and gathers their rows."""
 
@@ -60,7 +68,12 @@ def combine_name(of: Any) -> str:
 
 
 def configs_of(
-    config: MoEConfig, weights: ExpertWeights, tokens: int, *, joins: bool
+    config: MoEConfig,
+    weights: ExpertWeights,
+    tokens: int,
+    *,
+    joins: bool,
+    lora: ExpertLora | None = None,
 ) -> Mapping[str, Any]:
     """
     Return those configs of the launches for `tokens` tokens that differ from the choice of the
@@ -74,6 +87,7 @@ def configs_of(
         weights: Its experts.
         tokens: Number of tokens T.
         joins: Whether one launch may sort the pairs and gather their rows.
+        lora: The adapters of the call.
     """
     if is_compiling() or type(tokens) is not int or not 0 < tokens <= EARLY_TOKENS:
         return {}
@@ -81,16 +95,19 @@ def configs_of(
     forms = _form(weights.w13), _form(weights.w2)
     biases = weights.w13_bias is None, weights.w2_bias is None
     which = config, weights.groups, tokens, joins, weights.activation_format
-    key = *which, *forms, *biases, weights.device
+    sizes = None if lora is None else tuple((k, x.shape) for k, x in lora.tensors.items())
+    key = *which, *forms, *biases, weights.device, sizes
     found: Mapping[str, Any] | None = session.chains.get(key)
     if found is None:
         if len(session.chains) >= _MOST_KEPT:
             session.chains.clear()
-        found = session.chains[key] = _chosen(config, weights, tokens, joins)
+        found = session.chains[key] = _chosen(config, weights, tokens, joins, lora)
     return found
 
 
-def _chosen(config: MoEConfig, weights: ExpertWeights, tokens: int, joins: bool) -> dict[str, Any]:
+def _chosen(
+    config: MoEConfig, weights: ExpertWeights, tokens: int, joins: bool, lora: ExpertLora | None
+) -> dict[str, Any]:
     session = current.get()
     arch = devices.find(weights.device, session, "w13").arch
     found: dict[str, Any] = {}
@@ -109,6 +126,12 @@ def _chosen(config: MoEConfig, weights: ExpertWeights, tokens: int, joins: bool)
         choose(name, problem.with_mean(tokens))
     for launch, problem in _by_row(config, weights):
         choose(launch, problem.with_mean(mean_rows(config, tokens)))
+    if lora is not None:
+        for problem in adapters.problems(config, weights, lora):
+            choose(ADAPTERS[problem.by_row], problem.with_mean(tokens))
+        if adapters.needs_activation(weights, lora):
+            problem = adapters.activation_problem(config, weights)
+            choose(ACTIVATION, problem.with_mean(mean_rows(config, tokens)))
     joined = joined_problem(config, weights, arch) if joins else None
     if joined is not None and tokens <= joined_tokens(config):
         _join(found, joined.with_mean(tokens), arch)

@@ -14,7 +14,7 @@ activation, before their quantisation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -144,10 +144,12 @@ class Adapters(NamedTuple):
         topk_ids: Tensor,
         pairs: Sorting,
         config: MoEConfig,
+        kernel: Any = None,
     ) -> Tensor:
         """
-        Add the adapters of ``w13`` or ``w2`` to the rows of its product. This is done in place,
-        except in a graph of torch, which plans its memory itself.
+        Add the adapters of ``w13`` or ``w2`` to the rows of its product, by the selector's kernel
+        or by `kernel`. This is done in place, except in a graph of torch, which plans its memory
+        itself.
         """
         tensors = self.lora.tensors
         if f"{name}_a" not in tensors:
@@ -158,6 +160,7 @@ class Adapters(NamedTuple):
             first_expert=config.first_expert,
             by_row=name == "w2",
             out=None if is_compiling() else y.view(y.shape),  # no guard takes one tensor twice
+            config=kernel,
         )
 
 
@@ -263,4 +266,5 @@ def activation_problem(config: MoEConfig, weights: ExpertWeights) -> ActivationQ
         scale_granularity=Format.NONE,
         activation=Activation(config.activation),
         interleaved=config.interleaved,
+        per_group=config.per_group,
     )

@@ -164,17 +164,19 @@ def _copied(chain: Chain, tokens: int, num_ranks: int | None, form: Format) -> I
 
 
 def _of_lora(chain: Chain, tokens: int, lora: ExpertLora | None) -> Iterator[Sweep]:
-    """
-    Yield the problems of adapters; the selector chooses their kernels for every number of tokens.
-    """
+    """Yield the problems of adapters."""
     if lora is None:
         return
-    for problem in of_lora(chain.config, chain.weights, lora):
-        yield Sweep(problem=problem, min_rows=1, max_rows=tokens)
+    by_token = tuple(of_lora(chain.config, chain.weights, lora))
+    by_row: tuple[Any, ...] = ()
     if needs_activation(chain.weights, lora):
-        activation = activation_problem(chain.config, chain.weights)
-        least, most = (mean_rows(chain.config, each) for each in (1, tokens))
-        yield Sweep(problem=activation.with_mean(least), min_rows=least, max_rows=most)
+        by_row = (activation_problem(chain.config, chain.weights),)
+    for first, last, is_early in _parts(tokens, chain.starts_early):
+        rows = mean_rows(chain.config, first), mean_rows(chain.config, last)
+        for problems, least, most in ((by_token, first, last), (by_row, *rows)):
+            for each in problems:
+                problem = each.with_mean(least)
+                yield Sweep(problem=problem, min_rows=least, max_rows=most, is_early=is_early)
 
 
 def _parts(tokens: int, starts_early: bool) -> Iterator[tuple[int, int, bool]]:

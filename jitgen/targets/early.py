@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from jitgen.config import Arch, Config
+from jitgen.config.add_lora import AddLoraConfig
 from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.targets.legality import check
 
@@ -27,12 +28,13 @@ def joins(arch: Arch) -> bool:
 def early(config: Config, arch: Arch) -> Config:
     """
     Return the config that a chain uses instead of the selector's `config`: the same kernel, but it
-    starts early, and a product even loads its weights early. Returns `config` if `arch` has no such
-    kernel.
+    starts early, a product even loads its weights early, and adapters multiply the rows of x.
+    Returns `config` if `arch` has no such kernel.
 
     The promise of `early_b` is the chain's: its weights and the ends of its groups are written at
     least two launches before a product, by kernels for whose end the one before the product waits
-    before it lets the product start.
+    before it lets the product start. So is the promise of adapters, which directly follow a
+    product: it waits for the end of all kernels before it, and writes y alone.
     """
     found: Any = config
     tiling: Any = getattr(config, "tiling", None)
@@ -41,6 +43,8 @@ def early(config: Config, arch: Arch) -> Config:
     if isinstance(config, GroupedGemmConfig):
         if config.tile.m == _ROWS:
             found = replace(config, schedule=replace(config.schedule, early_b=True))
+    elif isinstance(config, AddLoraConfig):
+        found = replace(config, tiling=replace(config.tiling, use_pdl=True, early=True))
     elif hasattr(tiling, "use_pdl"):
         found = replace(found, tiling=replace(tiling, use_pdl=True))
     return found if check(found, arch) else config

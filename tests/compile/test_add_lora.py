@@ -30,6 +30,7 @@ KERNELS = [
         (True, Tiling(threads=512, ctas_per_sm=1)),
         (True, Tiling(threads=128, ctas_per_sm=3, use_pdl=False)),
         (False, Tiling(threads=128, ctas_per_sm=1)),
+        (True, Tiling(early=True)),
     )
 ]
 every_way = pytest.mark.parametrize("by_row", [False, True])
@@ -120,7 +121,8 @@ def test_emulated(config: AddLoraConfig) -> None:
         (False, samples.Sizes(tokens=2, n=80, k=64, rank=32)),
     ):
         case = samples.make(config, sizes, is_exact=is_exact)
-        report = jitgen.emulate(on_gpu(config), *case.tensors, 1, num_sms=1)
+        settled = config.settled
+        report = jitgen.emulate(on_gpu(config), *case.tensors, 1, num_sms=1, settled=settled)
 
         assert not [*report.findings]
         assert not case.wrong(), sizes

@@ -13,7 +13,10 @@ from torch import Tensor
 import jitgen
 from jitgen.errors import InputError
 from jitgen.layer import reference
+from jitgen.layer.early import ACTIVATION, EARLY_TOKENS
+from jitgen.layer.early import ADAPTERS as ADDING
 from jitgen.layer.lora import Adapters
+from jitgen.verify import device
 from tests import needs
 from tests.moe_cases import EXPERTS, HIDDEN, INTERMEDIATE, SOME_FORMATS, Case, make
 
@@ -90,6 +93,46 @@ def test_one_product_alone_has_adapters(form: str, name: str) -> None:
 
     assert torch.equal(lora.tensors["scales"], torch.ones(ADAPTERS))
     assert error(case, found, lora, ids_of(case)) < case.tolerance
+
+
+def test_activations_have_numbers_of_each_expert() -> None:
+    """Also where the activation is computed a second time, because weights are quantised."""
+    case = make("block128")
+    config = replace(case.config, activation="swiglu_clamp", per_group=True)
+    numbers = torch.linspace(0.2, 3, EXPERTS)[:, None]
+    weights = replace(case.weights, group_numbers=numbers)
+    lora, ids = jitgen.ExpertLora(**matrices(case)), ids_of(case)
+    layer = jitgen.MoELayer(config, weights, max_tokens=19, lora=lora)
+    wanted = reference.moe(
+        *(case.x, weights, case.topk_weights, case.topk_ids, config), adapters=Adapters(lora, ids)
+    )
+
+    found = layer(*case.given, adapter_ids=ids)
+    assert reference.relative_error(found, wanted) < case.tolerance
+    assert reference.relative_error(layer(*case.given), wanted) > 0.3
+    names = [each.name("sm_90a") for each in layer.configs("sm_90a")]
+    assert any("_none_swiglu_clamp_pergroup_" in name for name in names)
+
+
+@pytest.mark.parametrize("form", ["bf16", "block128"])
+def test_every_early_launch_of_adapters_is_planned(form: str) -> None:
+    """And no early one more; a call of more tokens has the kernels of the selector."""
+    case = make(form)
+    lora = jitgen.ExpertLora(**matrices(case))
+    layer = jitgen.MoELayer(case.config, case.weights, max_tokens=300, lora=lora)
+    planned = {each.name("sm_90a") for each in layer.configs("sm_90a")}
+    asked = set[str]()
+    with device("sm_90a"):
+        for tokens in range(1, EARLY_TOKENS + 1):
+            configs = layer._chain.for_tokens(tokens, lora=lora).configs
+            assert (ACTIVATION in configs) == (form == "block128")
+            asked |= {configs[name].name("sm_90a") for name in ADDING}
+        assert set(ADDING).isdisjoint(layer._chain.for_tokens(2).configs)
+        assert not layer._chain.for_tokens(EARLY_TOKENS + 1, lora=lora).configs
+
+    adding = {name for name in planned if name.startswith("add_lora")}
+    assert asked == {name for name in adding if "_early_" in name}
+    assert adding - asked
 
 
 class TestABatch:

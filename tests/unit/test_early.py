@@ -10,6 +10,8 @@ import pytest
 
 from jitgen.config import Arch, BLayout, Config, DType
 from jitgen.config.activation_quantize import ActivationQuantizeProblem
+from jitgen.config.add_lora import AddLoraConfig
+from jitgen.config.add_lora import Tiling as Adding
 from jitgen.config.combine import CombineProblem
 from jitgen.config.grouped_gemm import (
     Cluster,
@@ -105,6 +107,16 @@ class TestLegality:
         asked = replace(chosen, schedule=replace(chosen.schedule, early_b=True))
 
         assert check(asked, arch).code == "E_EARLY_B"
+
+    def test_adapters_are_early_beside_a_kernel_that_runs(self) -> None:
+        found = early(AddLoraConfig(tiling=Adding(use_pdl=False)), Arch.SM_90A)
+
+        assert found == AddLoraConfig(tiling=Adding(early=True))
+        assert set(found.arguments) - set(found.settled) == {"y", "out", "first_expert"}
+        refused = AddLoraConfig(tiling=Adding(early=True, use_pdl=False))
+        assert check(refused, "sm_90a").code == "E_EARLY"
+        with pytest.raises(UnsupportedConfig, match="it needs use_pdl"):
+            require(refused, "sm_90a")
 
     def test_experts_along_k_have_none(self) -> None:
         refused = MoEFc2DenseConfig(tile=Tile(m=64, n=128, k=128), schedule=EARLY)

@@ -25,7 +25,8 @@ from jitgen.formats.protocol import ceil_div
 from jitgen.layer import lora
 from jitgen.layer import plan as plans
 from jitgen.layer.chain import Chain
-from jitgen.layer.early import EARLY_TOKENS, JOINED, joined_tokens, mean_rows
+from jitgen.layer.early import ACTIVATION, EARLY_TOKENS, JOINED, joined_tokens, mean_rows
+from jitgen.layer.early import ADAPTERS as ADDING
 from jitgen.layer.lora import Adapters
 from jitgen.layer.problems import joined_problem, of_rows
 from jitgen.layer.weights import ExpertWeights
@@ -97,14 +98,16 @@ def kernel_names(case: Case, arch: Arch = ARCH, *, has_lora: bool = False) -> It
 
 def names_of_lora(case: Case, weights: ExpertWeights, arch: Arch) -> Iterator[str]:
     """Yield the kernels that a chain launches in addition for adapters."""
-    config = config_of(case)
+    config, is_early = config_of(case), case.tokens <= EARLY_TOKENS
     meta = partial(torch.empty, dtype=torch.bfloat16, device="meta")
     for problem in lora.problems(
         config, weights, lora_of(case, partial(meta, ADAPTERS, case.experts))
     ):
-        yield select(problem.with_mean(case.tokens), arch).config.name(arch)
-    activation = lora.activation_problem(config, weights)
-    yield select(activation.with_mean(mean_rows(config, case.tokens)), arch).config.name(arch)
+        adding = select(problem.with_mean(case.tokens), arch).config
+        yield (early(adding, arch) if is_early else adding).name(arch)
+    rows = lora.activation_problem(config, weights).with_mean(mean_rows(config, case.tokens))
+    activation = select(rows, arch).config
+    yield (early(activation, arch) if is_early else activation).name(arch)
 
 
 def names_of(usual: Chain, tokens: int, arch: Arch = ARCH) -> Iterator[str]:
@@ -188,16 +191,18 @@ def steps(operands: Operands) -> dict[str, Callable[[], object]]:
 
 def steps_of_lora(operands: Operands) -> dict[str, Callable[[], object]]:
     """Return each launch that a chain has in addition for adapters."""
-    ours, adapters = chain(operands).for_tokens(operands.case.tokens), operands.adapters
+    adapters = operands.adapters
+    ours = chain(operands).for_tokens(operands.case.tokens, lora=adapters.lora)
     pairs = ours.sort(operands.topk_ids)
     h = ours.gate_up(ours.gather(operands.x, pairs), pairs)
     active = ours.activation(h, pairs)
     y = ours.down(ours.activate(h, pairs), pairs)
     more = operands.topk_ids, pairs, operands.config
+    up, down = (ours.configs.get(name) for name in ADDING)
     return {
-        "adapters, up": partial(adapters.add, "w13", h, operands.x, *more),
-        "activation": partial(ours.activation, h, pairs),
-        "adapters, down": partial(adapters.add, "w2", y, active, *more),
+        ADDING[0]: partial(adapters.add, "w13", h, operands.x, *more, up),
+        ACTIVATION: partial(ours.activation, h, pairs),
+        ADDING[1]: partial(adapters.add, "w2", y, active, *more, down),
     }
 
 

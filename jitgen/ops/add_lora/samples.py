@@ -54,12 +54,12 @@ class Sizes(AnySizes):
     def of(cls, config: AddLoraConfig, arch: Arch) -> tuple[Self, ...]:
         """
         Return sizes that test `config`: slices of x with one chunk and with two, and a tail of one
-        vector, and more columns of y than a CTA computes at once; several windows of rows, with
-        more rows of one adapter and expert than are computed at once, and two parts.
+        vector, and more of b than the stages hold; several windows of rows, with more rows of one
+        adapter and expert than are computed at once, and two parts.
         """
-        wide = _STEP * (config.tiling.threads // _WARP) + 2 * _VECTOR
+        wide = 2 * _STEP * (config.tiling.threads // _WARP) + 2 * _VECTOR
         return (
-            cls(tokens=2, n=wide, k=_SLICES * _SLICE + _VECTOR, rank=16),
+            cls(tokens=2, n=wide, k=_SLICES * _SLICE + _VECTOR, rank=64),
             cls(tokens=_WARP + 2, n=16, k=_VECTOR, rank=64, parts=2),
         )
 

@@ -27,7 +27,10 @@ _SIDES = {
     "threads": (128, 256, 512),
     "ctas_per_sm": (1, 2, 3),
 }
-"""An SM has shared memory for three CTAs, of 64 KB each."""
+"""
+An SM has shared memory for as many CTAs as for registers: of 61, 109 and 205 KB, with 128, 256 and
+512 threads.
+"""
 
 _NEEDED = 128
 """
@@ -68,10 +71,19 @@ class AddLora(StreamRules[AddLoraConfig, AddLoraProblem]):
 
     def thread_bytes(self, config: AddLoraConfig) -> int:
         """
-        Return the bytes of all loads that a thread has in flight at the same time: four vectors of
-        each of two rows of a, and of a row of x.
+        Return the bytes of all loads that a thread has in flight at the same time: its share of two
+        stages, in which a warp has 16 vectors of each of 24 rows.
         """
-        return 2 * VECTOR * 4 * 3
+        return 2 * 16 * 24 * 2 * VECTOR // WARP
+
+    def check_flags(self, config: AddLoraConfig) -> None:
+        """Refuse an early kernel that starts when the previous kernel has ended."""
+        refuse_unless(
+            config.tiling.use_pdl or not config.tiling.early,
+            "E_EARLY",
+            "early without use_pdl: such a kernel starts when the one before has ended, so that "
+            "nothing is early; it needs use_pdl",
+        )
 
     def cost(
         self, problem: AddLoraProblem, config: AddLoraConfig, device: Device, num_sms: int
