@@ -4,7 +4,8 @@
 #
 # It comes from this config, which always gives the same text:
 #
-#     {"by_row":true,"op":"add_lora","tiling":{"ctas_per_sm":1,"threads":512,"use_pdl":true}}
+#     {"by_row":true,"op":"add_lora","tiling":{"ctas_per_sm":1,"early":false,"threads":512,
+#     "use_pdl":true}}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
 # `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
@@ -24,7 +25,8 @@ Sums are float32, in a fixed order, and rounded once.
 
 A CTA has rows with one adapter and one expert. First its warps multiply rows of a with those of x,
 each a slice of their columns, and leave the sums in shared memory; then they multiply rows of b
-by the results. Tensor cores compute both products, for up to ROWS rows at once.
+by the results. Tensor cores compute both products, for up to ROWS rows at once. Both matrices pass
+through a ring of stages in shared memory, which bulk copies fill ahead of the products.
 
 To see it, check it and run it:
 
@@ -43,7 +45,7 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, Int64
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 # The config.
@@ -53,17 +55,133 @@ USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
 WARPS = THREADS // 32
-VECTOR = 8  # values that a lane loads at once of a and x: 16 bytes
-QUARTER = 4  # likewise of b: a quarter of what an instruction multiplies
+VECTOR = 8  # values of 16 bytes
 TILE, ROWS = 16, 8  # rows of one factor, and of the other, that an instruction multiplies
+MOST_RANKS = 128  # rows of a
 SLICES = 16  # parts of x's columns, each with sums of its own
+EVICT_FIRST, EVICT_NORMAL = 0x12F0000000000000, 0x1000000000000000  # L2 policies of bulk copies
+OF_MATRICES = EVICT_NORMAL  # few rows: each is read once
+CHUNK = 16  # vectors of a row that a warp multiplies in a stage
+BLOCK = WARPS * CHUNK  # vectors of a row in a stage
+PITCH = BLOCK + 1  # vectors between rows of a stage, so that eight rows are in different banks
+COPIES = TILE + ROWS  # of BLOCK vectors, that fill a stage: rows of a and of x, or a part of b
+STAGES, STAGE = 2, COPIES * PITCH  # vectors
+
+
+# sm90/add_lora/ring.py.jinja
+BETWEEN = STAGES * STAGE  # the first vector of what the first product leaves for the second
+BETWEEN_PITCH = MOST_RANKS // VECTOR + 1  # between its rows: for each row of x rounded, then rest
+ZERO = BETWEEN + TILE * BETWEEN_PITCH  # a vector of zeros
+ROOM = ZERO + 1  # all vectors
+
+
+class Ring(NamedTuple):
+    """The memory of a CTA, and barriers: for copies to its stages, for warps that left them."""
+
+    vectors: cute.Tensor  # (ROOM, VECTOR)
+    full: cute.Pointer
+    empty: cute.Pointer
+
+
+@cute.jit
+def begin_ring(ring):
+    """Initialise the barriers and the vector of zeros."""
+    thread, _, _ = cute.arch.thread_idx()
+    if thread < STAGES:
+        cute.arch.mbarrier_init(ring.full + thread, 1)
+        cute.arch.mbarrier_init(ring.empty + thread, WARPS)
+    cute.arch.mbarrier_init_fence()
+    if thread < VECTOR:
+        ring.vectors[ZERO, thread] = cutlass.BFloat16(0.0)
+    cute.arch.sync_threads()
+
+
+@cute.jit
+def ask_for(matrices, x, tile, ring, number, first, block):
+    """
+    Ask for stage `number` of the CTA: of TILE rows of a from `first` on, and of the rows of x, a
+    BLOCK. If there are not so many blocks, it is one of the next rows; behind all rows, a part of
+    b. Warps ask in turn, each as soon as all have read what the stage had.
+    """
+    if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == number % WARPS:
+        num_rows = matrices.a.shape[0]
+        while (block >= matrices.blocks) & (first < num_rows):
+            first, block = first + TILE, block - matrices.blocks
+        if first >= num_rows:
+            ask_for_b(matrices, ring, number, block)
+        else:
+            rows, begin = cutlass.min(num_rows - first, TILE), block * BLOCK
+            count = cutlass.max(cutlass.min(matrices.a.shape[1] - begin, BLOCK), 0)
+            open_stage(ring, number, (rows + tile.count) * count)
+            for row in cutlass.range(rows, unroll=1):
+                source = matrices.a[first + row, begin, None].iterator
+                copy_vectors(ring, number, source, row * PITCH, count, OF_MATRICES)
+            for row in cutlass.range(tile.count, unroll=1):
+                place = cute.arch.make_warp_uniform(cute.arch.shuffle_sync(tile.source, row * 4))
+                source = x[place, begin, None].iterator
+                copy_vectors(ring, number, source, (TILE + row) * PITCH, count, EVICT_NORMAL)
+
+
+@cute.jit
+def ask_for_b(matrices, ring, number, part):
+    """Ask for a part of b, COPIES times BLOCK vectors or what is left, if anything is."""
+    first = part * COPIES * BLOCK
+    count = cutlass.min(cute.size(matrices.b, mode=[0]) - first, COPIES * BLOCK)
+    if count > 0:
+        open_stage(ring, number, count)
+        source = matrices.b[first, None].iterator
+        copy_vectors(ring, number, source, 0, count, OF_MATRICES)
+
+
+@cute.jit
+def open_stage(ring, number, count):
+    """Wait until all warps have left the stage, then announce how many vectors come to it."""
+    slot = number % STAGES
+    cute.arch.mbarrier_wait(ring.empty + slot, 1 - (number // STAGES & 1))
+    with cute.arch.elect_one():
+        cute.arch.mbarrier_arrive_and_expect_tx(ring.full + slot, count * 2 * VECTOR)
+
+
+@cute.jit
+def copy_vectors(ring, number, source, target, count, policy):
+    """Copy `count` vectors to vector `target` of a stage, with a policy of L2."""
+    if count > 0:
+        to = ring.vectors[number % STAGES * STAGE + target, None].iterator
+        full = ring.full + number % STAGES
+        with cute.arch.elect_one():
+            cute.arch.inline_ptx(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                ".L2::cache_hint [{$r0}], [{$r1}], {$r2}, [{$r3}], {$r4};",
+                read_only_args=[
+                    *(to.toint(), source.toint(), count * 2 * VECTOR, full.toint()),
+                    Int64(policy),
+                ],
+            )
+
+
+@cute.jit
+def wait_for(ring, number):
+    """Wait until stage `number` is there."""
+    cute.arch.mbarrier_wait(ring.full + number % STAGES, number // STAGES & 1)
+
+
+@cute.jit
+def leave(ring, number):
+    """Say that this warp has read stage `number`."""
+    cute.arch.sync_warp()
+    with cute.arch.elect_one():
+        cute.arch.mbarrier_arrive(ring.empty + number % STAGES)
+
+
+def load_matrices(ring, vector, target):
+    """Load four matrices of 8 x 8 values; each lane gives one of their 32 rows, a vector."""
+    operation = cute.nvgpu.warp.LdMatrix8x8x16bOp(False, 4)
+    atom = cute.make_copy_atom(operation, cutlass.BFloat16)
+    cute.copy(atom, ring.vectors[vector, None], target)
 
 
 # sm90/add_lora/kernel.py.jinja
 WINDOW = 32  # rows that are looked at together, one by each lane of a warp
-MOST_RANKS = 128  # rows of a
-LINE = 8  # vectors in 128 bytes
-PREFETCHED = 4 * 2**20  # most quarters of vectors, 8 bytes each, that are prefetched: most of L2
 NO_ADAPTER, NO_PAIR = -1, -2  # numbers of rows that have no matrices
 
 
@@ -71,7 +189,9 @@ NO_ADAPTER, NO_PAIR = -1, -2  # numbers of rows that have no matrices
 class SharedStorage:
     """Shared memory of a CTA."""
 
-    sums: cute.struct.Align[cute.struct.MemRange[Float32, SLICES * ROWS * MOST_RANKS], 16]
+    barriers: cute.struct.MemRange[Int64, 2 * STAGES]
+    sums: cute.struct.Align[cute.struct.MemRange[Float32, SLICES * ROWS * TILE], 16]
+    vectors: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, ROOM * VECTOR], 128]
 
 
 class Pairs(NamedTuple):
@@ -87,53 +207,99 @@ class Tile(NamedTuple):
     """At most ROWS rows with one adapter and one expert; lane 4 r, and three more, know row r."""
 
     row: Int32  # of y
-    source: Int32  # the row of x
     has_row: cutlass.Boolean
-    sums: cute.Tensor  # of slices of x, rows, and rows of a, in shared memory
+    count: Int32  # of rows
+    is_there: cutlass.Boolean  # whether there is row `lane % ROWS`
+    source: Int32  # the row of x
+    sums: cute.Tensor  # of slices of x, rows of x, and TILE rows of a, in shared memory
 
 
 class Matrices(NamedTuple):
     """The two matrices of an adapter and an expert."""
 
     a: cute.Tensor  # (rows, vectors, VECTOR)
-    b: cute.Tensor  # (quarters of a row, row after row, QUARTER)
+    b: cute.Tensor  # (vectors of a row, row after row, VECTOR)
     scale: Float32
     rank: Int32
+    parts: Int32
+    blocks: Int32  # stages that TILE rows of a take
 
 
 @cute.kernel
-def add_lora_kernel(y, x, a, b, scales, pairs, out):
+def add_lora_kernel(y, x, a, b, rank, scales, pairs, out):
     """
-    Every row has a CTA, which looks at the WINDOW rows around it.
+    A CTA looks at the WINDOW rows of a window. It computes those with one adapter and one expert,
+    ROWS at once, so that their matrices are loaded once; another CTA computes the next ones.
 
-    Of those with one adapter and one expert, the first one's CTA computes all, ROWS at once: so
-    their matrices are loaded once. All warps look at the same rows.
+    Kernels that start early have few rows: CTAs with work come first in the grid, then the others.
+    All warps look at the same rows.
     """
     cta, _, _ = cute.arch.block_idx()
     storage = cutlass.memory.SmemAllocator().allocate(SharedStorage)
-    sums = storage.sums.get_tensor(cute.make_layout(SLICES * ROWS * MOST_RANKS))
-    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    cute.arch.griddepcontrol_launch_dependents()  # they run up to their own wait
-    first, own = cta // WINDOW * WINDOW, cta % WINDOW
-    number, source = find_row(pairs, a, first + cute.arch.lane_idx())
-    own_number = cute.arch.shuffle_sync(number, own)
-    left = cute.arch.vote_ballot_sync(number == own_number)
-    is_first = left & ((1 << own) - 1) == 0
-    if (own_number >= 0) & is_first:
-        found = matrices_of(y, a, b, scales, own_number)
-        prefetch(found)
-        while left != 0:
-            lane, has_row, left = next_rows(left)
-            row_of_x = cute.arch.shuffle_sync(source, lane)
-            tile = Tile(first + lane, row_of_x, has_row, sums)
-            shrink(found, x, tile)
-            cute.arch.sync_threads()
-            scale_sums(found, tile)
-            cute.arch.sync_threads()
-            expand(found, y, out, tile)
-            cute.arch.sync_threads()  # before other rows' sums take the place of these
-    if (own_number == NO_ADAPTER) & (y.iterator.toint() != out.iterator.toint()):
-        copy_row(y, out, cta)
+    wait_for_previous()  # before the first read of what an earlier kernel wrote
+    window, place = cta // WINDOW, cta % WINDOW
+    first, lane = window * WINDOW, cute.arch.lane_idx()
+    number, source = find_row(pairs, a, first + lane)
+    begin = nth_bit(cute.arch.vote_ballot_sync(is_first(number)), place)
+    own_number = cute.arch.shuffle_sync(number, begin & (WINDOW - 1))
+    copies = (own_number == NO_ADAPTER) & (y.iterator.toint() != out.iterator.toint())
+    if (begin < WINDOW) & (own_number >= 0):
+        left = cute.arch.vote_ballot_sync(number == own_number)
+        matrices = matrices_of(a, b, rank, scales, own_number)
+        compute_rows(matrices, y, x, out, storage, first, source, left)
+    else:
+        copies = copies & (begin < WINDOW)
+        if copies:
+            copy_row(y, out, first + begin)
+
+
+@cute.jit
+def is_first(number):
+    """Say whether a lane's row has to be computed, and is the first with its matrices, if any."""
+    lane, found = cute.arch.lane_idx(), number > NO_PAIR
+    for other in cutlass.range(WINDOW, unroll=4):
+        same = cute.arch.shuffle_sync(number, other) == number
+        found = found & ((lane <= other) | (number == NO_ADAPTER) | (not same))
+    return found
+
+
+@cute.jit
+def nth_bit(bits, n):
+    """Return the place of a set bit before which there are n; WINDOW if there are fewer."""
+    for _ in cutlass.range(n, unroll=1):
+        bits = bits & (bits - 1)
+    return cute.arch.popc((bits & -bits) - 1)
+
+
+def wait_for_previous():
+    """Wait for the end of the kernel before; let the next one run up to its own wait."""
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
+
+
+@cute.jit
+def compute_rows(matrices, y, x, out, storage, first, source, left):
+    """Compute the rows of a window whose bits are set in `left`; a lane knows its row of x."""
+    sums = storage.sums.get_tensor(cute.make_layout(SLICES * ROWS * TILE))
+    layout = cute.make_layout((ROOM, VECTOR), stride=(VECTOR, 1))
+    full = storage.barriers.data_ptr()
+    ring = Ring(storage.vectors.get_tensor(layout), full, full + STAGES)
+    begin_ring(ring)
+    number = Int32(0)  # of the stage
+    while left != 0:
+        tile, left = next_tile(left, first, source, sums)
+        number = shrink(matrices, x, tile, ring, number)
+        number = expand(matrices, y, out, tile, ring, number)
+
+
+@cute.jit
+def next_tile(left, first, source, sums):
+    """Return the first ROWS rows whose bits are set in `left`, and the bits that are left."""
+    count = cutlass.min(cute.arch.popc(left), ROWS)
+    row, left = next_rows(left)
+    lane, row_of_x = cute.arch.lane_idx(), cute.arch.shuffle_sync(source, row)
+    has_row, is_there = lane // 4 < count, lane % ROWS < count
+    return Tile(first + row, has_row, count, is_there, row_of_x, sums), left
 
 
 @cute.jit
@@ -156,55 +322,31 @@ def find_row(pairs, a, row):
     return number, source
 
 
-def matrices_of(y, a, b, scales, number):
+def matrices_of(a, b, rank, scales, number):
     """Return the matrices with a number."""
     adapter, expert = number // a.shape[1], number % a.shape[1]
     return Matrices(
         a[adapter, expert, None, None, None],
         b[adapter, expert, None, None],
         scales[adapter],
-        b.shape[2] // y.shape[1] * QUARTER,
+        rank,
+        1 + Int32(a.shape[2] > rank),
+        cute.ceil_div(a.shape[3], BLOCK * TURNS) * TURNS,
     )
-
-
-@cute.jit
-def prefetch(matrices):
-    """
-    Ask for all of both matrices at once, 128 bytes each time, where those of all rows fit in L2:
-    without it a CTA has too few loads under way to use the memory's bandwidth.
-    """
-    a, b, lane = matrices.a, matrices.b, cute.arch.lane_idx()
-    thread, _, _ = cute.arch.thread_idx()
-    num_rows, _, _ = cute.arch.grid_dim()
-    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    if a.shape[0] * a.shape[1] * 2 + b.shape[0] <= PREFETCHED // num_rows:
-        for row in cutlass.range(warp, a.shape[0], WARPS, unroll=1):
-            for vector in cutlass.range(lane * LINE, a.shape[1], 32 * LINE, unroll=1):
-                prefetch_line(a[row, vector, None])
-        line = LINE * (VECTOR // QUARTER)
-        for quarter in cutlass.range(thread * line, b.shape[0], THREADS * line, unroll=1):
-            prefetch_line(b[quarter, None])
-
-
-def prefetch_line(values):
-    """Ask for the 128 bytes around `values`."""
-    cute.arch.prefetch(values.iterator.llvm_ptr, cache_level="L2")
 
 
 @cute.jit
 def next_rows(left):
     """
-    Return which row of the window a lane has, of the first ROWS whose bits are set in `left`,
-    whether there is one, and the bits that are left.
+    Return which row of the window a lane has, of the first ROWS whose bits are set in `left`, and
+    the bits that are left.
     """
-    number = cute.arch.lane_idx() // 4
-    row, has_row = Int32(0), cutlass.Boolean(False)
+    number, row = cute.arch.lane_idx() // 4, Int32(0)
     for r in cutlass.range_constexpr(ROWS):
         lowest = cute.arch.popc((left & -left) - 1)
         row = lowest if number == r else row
-        has_row = (left != 0) if number == r else has_row
         left = left & (left - 1)
-    return row & (WINDOW - 1), has_row, left
+    return row & (WINDOW - 1), left
 
 
 @cute.jit
@@ -216,104 +358,129 @@ def copy_row(y, out, row):
 
 
 # sm90/add_lora/shrink.py.jinja
-LOADS = 4  # vectors of a row that a lane loads at once
-CHUNK = LOADS * 4  # vectors of a row that four lanes load at once
+TURNS = SLICES // WARPS  # slices of a warp
 
 
-def load(values, target, priority):
-    """Load values that are neighbours into `target`, all by one load."""
-    atom = cute.make_copy_atom(
-        cute.nvgpu.CopyG2ROp(),
-        cutlass.BFloat16,
-        num_bits_per_copy=16 * cute.size(target),
-        l1c_evict_priority=priority,
-    )
-    cute.copy(atom, values, target)
-
-
-def multiply(sums, first, columns, pitch):
+def multiply(sums, rows, columns):
     """
-    Add the product of TILE rows by 16 and of 16 by ROWS columns, which a warp's lanes hold.
-
-    A lane has four neighbouring values of a row, as many of the row `pitch` values behind it, and
-    four of a column.
+    Add the product of TILE rows by 16 and of 16 by ROWS columns, which a warp's lanes hold as
+    `load_matrices` loads them.
     """
     found = cute.make_tensor(sums, cute.make_layout((4, 1, 1)))
-    rows = cute.make_layout(((2, 2, 2), 1), stride=((1, pitch, 2), 0))
+    rows = cute.make_tensor(rows, cute.make_layout(((2, 2, 2), 1)))
     columns = cute.make_tensor(columns, cute.make_layout((4, 1)))
     mma = cute.nvgpu.warp.MmaF16BF16Op(cutlass.BFloat16, Float32, (TILE, ROWS, 16))
-    cute.gemm(cute.make_mma_atom(mma), found, cute.make_tensor(first, rows), columns, found)
+    cute.gemm(cute.make_mma_atom(mma), found, rows, columns, found)
 
 
 @cute.jit
-def shrink(matrices, x, tile):
+def shrink(matrices, x, tile, ring, number):
     """
-    Multiply TILE rows of a with the rows of x: a warp takes every SLICES-th chunk of both.
-
-    Four lanes have a row, and in it VECTOR neighbouring values each. An instruction takes 16
-    columns of both, in any order: here four of each lane's. The chunk after the next is asked for
-    already.
+    Multiply rows of a, TILE at a time, with the rows of x, scaled; return the next stage's number.
+    STAGES are asked for before the first block, and then one behind each.
     """
-    a, lane = matrices.a, cute.arch.lane_idx()
-    num_rows, num_vectors = a.shape[0], a.shape[1]
-    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    priority = cute.nvgpu.CacheEvictionPriority
-    of_a = cute.make_rmem_tensor((VECTOR, 2, LOADS), cutlass.BFloat16)
-    of_x = cute.make_rmem_tensor((VECTOR, LOADS), cutlass.BFloat16)
-    sums = cute.make_rmem_tensor(4, Float32)
-    for work in cutlass.range(warp, cute.ceil_div(num_rows, TILE) * SLICES, WARPS, unroll=1):
-        row, part = work // SLICES * TILE + lane // 4, work % SLICES
+    num_rows = matrices.a.shape[0]
+    sums, asked = cute.make_rmem_tensor((4, TURNS), Float32), number
+    for first in cutlass.range(0, num_rows, TILE, unroll=1):
         sums.fill(0.0)
-        for chunk in cutlass.range(part * CHUNK, num_vectors, SLICES * CHUNK, unroll=1):
-            ahead = chunk + 2 * SLICES * CHUNK + lane % 2 * LINE
-            ahead_row = work // SLICES * TILE + lane // 2
-            if (ahead < num_vectors) & (ahead_row < num_rows):
-                prefetch_line(a[ahead_row, ahead, None])
-            of_a.fill(0.0)
-            of_x.fill(0.0)
-            for i in cutlass.range_constexpr(LOADS):
-                vector = chunk + i * 4 + lane % 4
-                if vector < num_vectors:
-                    for half in cutlass.range_constexpr(2):
-                        if row + half * 8 < num_rows:
-                            values = a[row + half * 8, vector, None]
-                            load(values, of_a[None, half, i], priority.NO_ALLOCATE)
-                    if tile.has_row:
-                        load(x[tile.source, vector, None], of_x[None, i], priority.EVICT_NORMAL)
-            for i in cutlass.range_constexpr(LOADS):
-                for j in cutlass.range_constexpr(2):
-                    rows = of_a[None, None, i].iterator + 4 * j
-                    columns = of_x[None, i].iterator + 4 * j
-                    multiply(sums.iterator, rows, columns, VECTOR)
-        store_sums(sums, tile, part, row, num_rows)
+        for block in cutlass.range(-STAGES if first == 0 else 0, matrices.blocks, unroll=1):
+            if block >= 0:
+                wait_for(ring, number)
+                add_chunk(matrices, tile, ring, number, first, block, sums[None, 0])
+                turn(sums)
+                leave(ring, number)
+                number += 1
+            ask_for(matrices, x, tile, ring, asked, first, block + STAGES)
+            asked += 1
+        store_sums(sums, tile)
+        cute.arch.sync_threads()
+        scale_sums(matrices, tile, ring, first)
+        cute.arch.sync_threads()
+    return number
 
 
 @cute.jit
-def store_sums(sums, tile, part, row, num_rows):
-    """Store what a lane has of a slice's sums: two rows of a by two rows of x."""
-    number = cute.arch.lane_idx() % 4 * 2
+def turn(sums):
+    """Bring the sums of a warp's next slice to the front."""
+    for i in cutlass.range_constexpr(4):
+        front = sums[i, 0]
+        for j in cutlass.range_constexpr(TURNS - 1):
+            sums[i, j] = sums[i, j + 1]
+        sums[i, TURNS - 1] = front
+
+
+@cute.jit
+def add_chunk(matrices, tile, ring, number, first, block, sums):
+    """
+    Add the product of a warp's CHUNK of a stage, TILE rows of a from `first` on, with that of x.
+    What a does not have of these rows and vectors counts as zeros.
+    """
+    lane, warp = cute.arch.lane_idx(), cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    num_rows, num_vectors = matrices.a.shape[0], matrices.a.shape[1]
+    begin, left = number % STAGES * STAGE + warp * CHUNK, num_vectors - block * BLOCK - warp * CHUNK
+    at_a, at_x, step = begin + lane % TILE * PITCH + lane // TILE, Int32(ZERO), 0
+    if tile.is_there:
+        at_x, step = begin + (TILE + lane % ROWS) * PITCH + lane // ROWS, 4
+    if (left >= CHUNK) & (first + TILE <= num_rows):
+        for i in cutlass.range_constexpr(CHUNK // 4):
+            vectors = [at_a + 4 * i, at_a + 4 * i + 2, at_x + i * step]
+            add_vectors(ring, vectors, sums)
+    elif left > 0:
+        has_row = first + lane % TILE < num_rows
+        for i in cutlass.range(CHUNK // 4, unroll=1):
+            of_a, of_x = 4 * i + lane // TILE, 4 * i + lane // ROWS
+            vectors = [
+                at_a + 4 * i if has_row & (of_a < left) else ZERO,
+                at_a + 4 * i + 2 if has_row & (of_a + 2 < left) else ZERO,
+                at_x + i * step if of_x < left else ZERO,
+            ]
+            add_vectors(ring, vectors, sums)
+
+
+def add_vectors(ring, vectors, sums):
+    """Multiply four vectors of each row: a lane says where two of a and one of x are."""
+    *of_a, of_x = (cute.make_rmem_tensor(VECTOR, cutlass.BFloat16) for _ in vectors)
+    load_matrices(ring, vectors[2], of_x)
+    for half in range(2):
+        load_matrices(ring, vectors[half], of_a[half])
+        multiply(sums.iterator, of_a[half].iterator, of_x.iterator + 4 * half)
+
+
+@cute.jit
+def store_sums(sums, tile):
+    """Store what a lane has of its warp's slices: two rows of a by two rows of x of each."""
+    lane, warp = cute.arch.lane_idx(), cute.arch.make_warp_uniform(cute.arch.warp_idx())
     for half in cutlass.range_constexpr(2):
         for n in cutlass.range_constexpr(2):
-            if row + half * 8 < num_rows:
-                place = (part * ROWS + number + n) * num_rows + row + half * 8
-                tile.sums[place] = sums[half * 2 + n]
+            row_of_x = warp * ROWS + lane % 4 * 2 + n
+            tile.sums[row_of_x * TILE + lane // 4 + half * 8] = sums[half * 2 + n, 0]
 
 
 @cute.jit
-def scale_sums(matrices, tile):
-    """Put the sum of all slices, times the adapter's scale, in the place of the first slice's."""
+def scale_sums(matrices, tile, ring, first):
+    """
+    Add up the sums of all slices, times the adapter's scale, for rows of a from `first` on. Each is
+    split into two bf16 numbers, its rounded value and the remainder.
+    """
     thread, _, _ = cute.arch.thread_idx()
-    count = ROWS * matrices.a.shape[0]
-    for place in cutlass.range(thread, count, THREADS, unroll=1):
+    row, row_of_x = first + thread % TILE, thread // TILE
+    if (thread < ROWS * TILE) & (row < matrices.a.shape[0]):
         total = Float32(0.0)
         for part in cutlass.range_constexpr(SLICES):
-            total += tile.sums[part * count + place]
-        tile.sums[place] = total * matrices.scale
+            total += tile.sums[part * ROWS * TILE + thread]
+        value = total * matrices.scale
+        rounded = value.to(cutlass.BFloat16)
+        vector, rest = BETWEEN + row_of_x * BETWEEN_PITCH + row // VECTOR, ROWS * BETWEEN_PITCH
+        ring.vectors[vector, row % VECTOR] = rounded
+        ring.vectors[vector + rest, row % VECTOR] = (value - rounded.to(Float32)).to(
+            cutlass.BFloat16
+        )
 
 
 # sm90/add_lora/expand.py.jinja
 TILES = 8  # tiles of columns of y, that a warp computes at once
 COLUMNS = 8  # of a tile
+UNIT = TILES * COLUMNS
 PAIR = 2  # columns of a tile whose sums a lane has
 
 
@@ -325,80 +492,113 @@ def pairs_of(row):
 
 
 @cute.jit
-def expand(matrices, y, out, tile):
-    """Multiply what `shrink` left with rows of b, one for each column; add the products to y."""
-    num_parts = matrices.a.shape[0] // matrices.rank
-    part_columns = y.shape[1] // num_parts
+def expand(matrices, y, out, tile, ring, number):
+    """
+    Multiply what `shrink` left with rows of b, one for each column, and add the products to y;
+    return the next stage's number. Warps take units of columns in turn, and load y's a unit ahead.
+    """
+    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    width = COPIES * BLOCK // (matrices.rank // VECTOR)  # columns of a stage
+    every = cute.ceil_div(y.shape[1], UNIT)
     y, out = pairs_of(y[tile.row, None]), pairs_of(out[tile.row, None])
-    lane, warp = cute.arch.lane_idx(), cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    for part in cutlass.range(num_parts, unroll=1):
-        first, end, step = part * part_columns, (part + 1) * part_columns, TILES * COLUMNS
-        for column in cutlass.range(first + warp * step, end, WARPS * step, unroll=1):
-            ahead = (column + 2 * WARPS * step) * (matrices.rank // QUARTER) + lane * LINE * 2
-            if (lane * 64 < step * matrices.rank) & (ahead < matrices.b.shape[0]):
-                prefetch_line(matrices.b[ahead, None])
-            add_tiles(matrices, y, out, tile, part, column, end)
-
-
-@cute.jit
-def add_tiles(matrices, y, out, tile, part, first, end):
-    """
-    Compute TILES tiles of the columns of y from `first` on.
-
-    The values between the two products are float32; each is split into two bf16 numbers, its
-    rounded value and the remainder. An instruction multiplies 16 rows: the upper half of these are
-    rounded values, the lower half remainders.
-    """
-    lane, quarters = cute.arch.lane_idx(), matrices.rank // QUARTER
     before = cute.make_rmem_tensor((PAIR, TILES), cutlass.BFloat16)
-    sums = cute.make_rmem_tensor((4, TILES), Float32)
-    sums.fill(0.0)
-    y, out = (cute.domain_offset((first // COLUMNS, 0), each) for each in (y, out))
-    for i in cutlass.range_constexpr(TILES):
-        if tile.has_row & (first + i * COLUMNS < end):
-            cute.autovec_copy(y[i, None], before[None, i])
-    for step in cutlass.range(cute.ceil_div(quarters, 4), unroll=1):
-        quarter = step * 4 + lane % 4
-        has_values = quarter < quarters
-        of_b = load_tiles(matrices, first + lane // 4, end, quarter, has_values)
-        between = values_between(matrices, tile, part * quarters + quarter, has_values)
+    ahead = cute.make_rmem_tensor((PAIR, TILES), cutlass.BFloat16)
+    load_before(y, tile, warp, ahead)
+    for first in cutlass.range(0, every, width // UNIT, unroll=1):
+        wait_for(ring, number)
+        end = cutlass.min(first + width // UNIT, every)
+        own = first + ((warp - first) & (WARPS - 1))
+        for unit in cutlass.range(own, end, WARPS, unroll=1):
+            cute.recast_tensor(before, Int32).store(cute.recast_tensor(ahead, Int32).load())
+            load_before(y, tile, unit + WARPS, ahead)
+            add_unit(matrices, ring, number, before, out, tile, unit * UNIT, first * UNIT)
+        leave(ring, number)
+        if warp == (number + STAGES) % WARPS:
+            ask_for_b(matrices, ring, number + STAGES, first * UNIT // width + STAGES)
+        number += 1
+    return number
+
+
+@cute.jit
+def load_before(y, tile, unit, before):
+    """Load what a lane has of the columns of y in a unit."""
+    if tile.has_row & ((unit + 1) * TILES <= y.shape[0]):
         for i in cutlass.range_constexpr(TILES):
-            columns = of_b[None, i].iterator
-            multiply(sums[None, i].iterator, between.iterator, columns, QUARTER)
-    for i in cutlass.range_constexpr(TILES):
-        if tile.has_row & (first + i * COLUMNS < end):
-            for n in cutlass.range_constexpr(PAIR):
-                found = before[n, i].to(Float32) + (sums[n, i] + sums[PAIR + n, i])
-                before[n, i] = found.to(cutlass.BFloat16)
-            cute.autovec_copy(before[None, i], out[i, None])
+            cute.autovec_copy(y[unit * TILES + i, None], before[None, i])
+    elif tile.has_row:
+        for i in cutlass.range_constexpr(TILES):
+            if unit * TILES + i < y.shape[0]:
+                cute.autovec_copy(y[unit * TILES + i, None], before[None, i])
 
 
 @cute.jit
-def load_tiles(matrices, column, end, quarter, has_values):
-    """Return QUARTER neighbouring values of a row of b for each tile, all loaded at once."""
-    quarters = matrices.rank // QUARTER
-    of_b = cute.make_rmem_tensor((QUARTER, TILES), cutlass.BFloat16)
-    of_b.fill(0.0)
-    for i in cutlass.range_constexpr(TILES):
-        row = column + i * COLUMNS
-        if has_values & (row < end):
-            values = matrices.b[row * quarters + quarter, None]
-            load(values, of_b[None, i], cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE)
-    return of_b
+def add_unit(matrices, ring, number, before, out, tile, column, first):
+    """
+    Compute the columns of y from `column` on; those of the stage begin with `first`. Columns of
+    both parts may be in a unit: then it is computed for each.
+    """
+    size_n, end = out.shape[0] * COLUMNS, column + UNIT
+    size = size_n >> (matrices.parts - 1)  # columns of a part
+    is_whole = (end <= size_n) & ((column >= size) | (end <= size)) & (matrices.rank >= TILE)
+    given = matrices, ring, number, before, out, tile, column, first
+    if is_whole:
+        add_part(*given, Int32(column >= size), is_whole=True)
+    else:
+        for part in cutlass.range(matrices.parts, unroll=1):
+            if (column < (part + 1) * size) & (end > part * size):
+                add_part(*given, part, is_whole=False)
 
 
 @cute.jit
-def values_between(matrices, tile, quarter, has_values):
-    """Return QUARTER results of `shrink` for a lane's row, rounded to bf16, and the remainders."""
-    between = cute.make_rmem_tensor((QUARTER, 2), cutlass.BFloat16)
-    between.fill(0.0)
-    if has_values:
-        place = cute.arch.lane_idx() // 4 * matrices.a.shape[0] + quarter * QUARTER
-        for v in cutlass.range_constexpr(QUARTER):
-            value = tile.sums[place + v]
-            between[v, 0] = value.to(cutlass.BFloat16)
-            between[v, 1] = (value - between[v, 0].to(Float32)).to(cutlass.BFloat16)
-    return between
+def add_part(matrices, ring, number, before, out, tile, column, first, part, is_whole):
+    """Compute those columns of a unit that are of a part: all, if `is_whole`."""
+    size = out.shape[0] * COLUMNS >> (matrices.parts - 1)
+    sums = multiply_unit(matrices, ring, number, column, first, part, is_whole)
+    found = cute.make_rmem_tensor((PAIR, TILES), cutlass.BFloat16)
+    for i in cutlass.range_constexpr(TILES):
+        for n in cutlass.range_constexpr(PAIR):
+            total = before[n, i].to(Float32) + (sums[n, i] + sums[PAIR + n, i])
+            found[n, i] = total.to(cutlass.BFloat16)
+    if tile.has_row:
+        for i in cutlass.range_constexpr(TILES):
+            here = column + i * COLUMNS
+            if is_whole | ((here >= part * size) & (here < (part + 1) * size)):
+                cute.autovec_copy(found[None, i], out[column // COLUMNS + i, None])
+
+
+@cute.jit
+def multiply_unit(matrices, ring, number, column, first, part, is_whole):
+    """
+    Return the products of a unit's columns with the results of `shrink` for a part.
+
+    An instruction multiplies 16 rows: the upper half of these are rounded results, the lower half
+    remainders.
+    """
+    lane, size = cute.arch.lane_idx(), cute.size(matrices.b, mode=[0])
+    vectors = matrices.rank // VECTOR  # of a row of b
+    sums = cute.make_rmem_tensor((4, TILES), Float32)
+    between = cute.make_rmem_tensor(VECTOR, cutlass.BFloat16)
+    of_b = cute.make_rmem_tensor(VECTOR, cutlass.BFloat16)
+    sums.fill(0.0)
+    of_row = BETWEEN + lane % TILE * BETWEEN_PITCH + part * vectors
+    for step in cutlass.range(0, vectors, 2, unroll=1):
+        vector = of_row + step + lane // TILE
+        if cutlass.const_expr(not is_whole):
+            vector = vector if step + lane // TILE < vectors else ZERO
+        load_matrices(ring, vector, between)
+        row, of_pair = column + lane // TILE * COLUMNS + lane % COLUMNS, step + lane // COLUMNS % 2
+        vector = number % STAGES * STAGE + (row - first) * vectors + of_pair
+        for i in cutlass.range_constexpr(TILES // 2):
+            if cutlass.const_expr(is_whole):
+                load_matrices(ring, vector, of_b)
+            else:
+                is_there = (of_pair < vectors) & (row * vectors < size)
+                load_matrices(ring, vector if is_there else ZERO, of_b)
+            for n in cutlass.range_constexpr(2):
+                found = sums[None, 2 * i + n].iterator
+                multiply(found, between.iterator, of_b.iterator + 4 * n)
+            row, vector = row + 2 * COLUMNS, vector + 2 * COLUMNS * vectors
+    return sums
 
 
 # sm90/shared/vectors_of.py.jinja
@@ -412,11 +612,11 @@ def vectors_of(tensor):
 
 # sm90/add_lora/entry.py.jinja
 def rows_in_turn(b):
-    """Return (L, G, N, rank) as (L, G, N * rank // QUARTER, QUARTER): matrices are contiguous."""
+    """Return (L, G, N, rank) as (L, G, N * rank // VECTOR, VECTOR): matrices are contiguous."""
     adapters, experts, columns, rank = b.shape
     layout = cute.make_layout(
-        (adapters, experts, columns * (rank // QUARTER), QUARTER),
-        stride=(b.stride[0], b.stride[1], QUARTER, 1),
+        (adapters, experts, columns * (rank // VECTOR), VECTOR),
+        stride=(b.stride[0], b.stride[1], VECTOR, 1),
     )
     return cute.make_tensor(b.iterator, layout)
 
@@ -477,9 +677,9 @@ def add_lora(
     float32. adapter_ids: (T,) int32. topk_ids: (T, top_k) int32. permutation: (M,) int32.
     """
     pairs = Pairs(adapter_ids, topk_ids, permutation, first_expert)
-    x, a, b = vectors_of(x), vectors_of(a), rows_in_turn(b)
-    add_lora_kernel(y, x, a, b, scales, pairs, out).launch(
-        grid=[y.shape[0], 1, 1],
+    x, a, rank, b = vectors_of(x), vectors_of(a), b.shape[3], rows_in_turn(b)
+    add_lora_kernel(y, x, a, b, rank, scales, pairs, out).launch(
+        grid=[cute.ceil_div(y.shape[0], WINDOW) * WINDOW, 1, 1],
         block=[THREADS, 1, 1],
         min_blocks_per_mp=CTAS_PER_SM,
         preferred_smem_carveout=-1,  # the driver's choice; without, the compiler would ask a GPU

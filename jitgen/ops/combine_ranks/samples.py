@@ -20,7 +20,7 @@ from jitgen.ops.combine_ranks import reference
 from jitgen.ops.dispatch import reference as of_dispatch
 from jitgen.ops.dispatch import rounds
 from jitgen.ops.dispatch import samples as of_tokens
-from jitgen.ops.dispatch.samples import COLUMNS, RANKS, ROOM, ROUND, VECTOR, link_of
+from jitgen.ops.dispatch.samples import COLUMNS, RANKS, ROOM, ROUND, VECTOR, link_of, require_few
 from jitgen.ops.edges import around, in_pairs
 from jitgen.ops.sizes import AnySizes
 from jitgen.ops.solved import Output, Solved, further_than, untouched
@@ -72,6 +72,7 @@ class Sizes(AnySizes):
     @classmethod
     def of_numbers(cls, config: CombineRanksConfig, *numbers: int) -> Self:
         ranks, room, n = numbers
+        require_few(config, ranks)
         return cls(ranks=ranks, room=room, n=n)
 
 

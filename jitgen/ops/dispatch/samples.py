@@ -19,6 +19,7 @@ from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS, DispatchConfig
 from jitgen.config.format import Format
 from jitgen.config.operation import Excuse
+from jitgen.errors import ConfigError
 from jitgen.ops.dispatch import reference, rounds
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import Link
@@ -97,7 +98,16 @@ class Sizes(AnySizes):
     @classmethod
     def of_numbers(cls, config: DispatchConfig, *numbers: int) -> Self:
         ranks, room, k, top_k = numbers
+        require_few(config, ranks)
         return cls(ranks=ranks, room=room, k=k, top_k=top_k)
+
+
+def require_few(config: DispatchConfig | CombineRanksConfig, ranks: int) -> None:
+    """Require at most 2 ranks if there are flags, as `Sizes.few` says."""
+    if config.by_flags and ranks > 2:
+        raise ConfigError(
+            f"problem has {ranks} ranks, but one device can play at most 2 for kernels with flags"
+        )
 
 
 def unreachable(_config: DispatchConfig | CombineRanksConfig) -> tuple[Excuse, ...]:
