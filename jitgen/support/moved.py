@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-DROPPED_IN = "0.3"
+DROPPED_IN = "2.0"
 
 _Class = TypeVar("_Class", bound=type)
 
