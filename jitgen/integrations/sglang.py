@@ -8,7 +8,7 @@ if ``SGLANG_PLUGINS`` names ``jitgen``; then ``--moe-runner-backend triton`` use
 another kind keep SGLang's experts, and a warning says why. If ``SGLANG_PLUGINS`` also names
 ``jitgen-ranks``, ``--moe-a2a-backend flashinfer --moe-runner-backend deep_gemm`` exchanges tokens
 between ranks with jitgen (`jitgen.integrations.sglang_ranks`). The module was written for SGLang
-0.5.23 and was never run inside it: its parts were tested with substitutes of SGLang's classes.
+0.5.23, and no server was ever started with it: docs/integrations.md says how it was tested.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def _as_triton(given: Any) -> Any:
         use_fp8_w8a8=given.w13_weight.dtype is torch.float8_e4m3fn,
         per_channel_quant=False,
         block_shape=given.block_shape,
-        use_mxfp8=is_other,
+        use_mxfp8=is_other,  # stands for both: layers with packed weights are refused
         use_int8_w8a8=False,
         use_int8_w8a16=False,
         use_int4_w4a16=False,

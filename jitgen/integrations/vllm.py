@@ -5,8 +5,8 @@ scales for 128 x 128 blocks or for rows, and for packed weights (`jitgen.integra
 
 vLLM finds `register` as an entry point of ``vllm.general_plugins``. The function has an effect only
 if ``VLLM_PLUGINS`` names ``jitgen``, so installing both packages alone changes nothing. vLLM has no
-interface for experts of other packages yet; therefore the lists from which vLLM chooses are
-extended. If ``VLLM_PLUGINS`` also names ``jitgen-ranks``, jitgen sends tokens to the experts of
+interface for experts of other packages yet; therefore the functions by which vLLM chooses experts
+are replaced. If ``VLLM_PLUGINS`` also names ``jitgen-ranks``, jitgen sends tokens to the experts of
 other ranks.
 """
 

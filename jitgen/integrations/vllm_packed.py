@@ -6,8 +6,8 @@ are prepacked for them.
 =======  ===================================  ==================================================
 weights  checkpoints                          tokens in the products
 =======  ===================================  ==================================================
-INT4     compressed-tensors, GPTQ; AWQ        bfloat16
-         without zero points
+INT4     compressed-tensors, GPTQ, AWQ,       bfloat16
+         all without zero points
 NVFP4    compressed-tensors, ModelOpt         bfloat16 if the checkpoint says so; e4m3 with a
                                               scale for each 1 x 128 if it quantises tokens
 MXFP8    compressed-tensors, ModelOpt         e4m3 with a scale for each 1 x 128

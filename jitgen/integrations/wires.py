@@ -36,8 +36,7 @@ class Wires:
 
 _wires: dict[tuple[str, int, int], Wires] = {}
 """
-The wires by groups and sizes: layers run one after the other, so that layers of one size share
-wires.
+The wires by groups and sizes. Layers run one after the other, so those of one size share wires.
 """
 
 

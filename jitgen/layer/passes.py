@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The passes of a layer that ranks share: of each part of the tokens `dispatch`, the products, and
-`combine_ranks`.
+The passes of a layer that ranks share. A pass consists of `dispatch`, the products and
+`combine_ranks`, for a part of the tokens.
 
 Passes run one after the other, or overlap as micro-batches: the tokens of the next pass, and the
 results of the one before, travel on a stream of their own while this pass is multiplied.
@@ -9,8 +9,8 @@ results of the one before, travel on a stream of their own while this pass is mu
     exchanges   dispatch 0, dispatch 1, combine 0, dispatch 2, combine 1, combine 2
     products                products 0,            products 1,            products 2
 
-An exchange waits for all ranks, so exchanges never wait for each other in a circle only if they
-have one order, which is the same on every rank. Therefore the number of passes follows from the
+An exchange waits for all ranks. So that ranks never wait for each other in a circle, exchanges have
+one order, which is the same on every rank. Therefore the number of passes follows from the
 largest number of tokens of any rank, which all ranks know, never from the tokens of this rank.
 """
 
@@ -120,7 +120,7 @@ class Passes:
                     multiplied.append(rows)
                 slot = Slot(number % 2, is_beside=following < count)
                 side.run(self.combine, rows, number, slot)
-                del received, rows  # not before
+                del received, rows  # not before, as that exchange reads them
         finally:
             side.join()
 

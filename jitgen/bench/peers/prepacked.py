@@ -54,7 +54,7 @@ def find_all(*, formats: bool = False) -> tuple[list[Side], dict[str, str]]:
     Return the available peers, and for each missing one the reason.
 
     Args:
-        formats: Whether those with other weights than MXFP4 take part.
+        formats: Whether peers take part with weights in formats other than MXFP4, too.
     """
     offers = MXFP4 | (FORMATS if formats else {})
     return find_all_of(tuple(offers), partial(_find, offers))
