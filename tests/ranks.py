@@ -307,8 +307,8 @@ def invariant(rank: int, ranks: int, form: str) -> None:
 def quantised(rank: int, ranks: int, *forms: str) -> None:
     """
     Compare layers whose tokens are quantised before they are sent with those whose tokens are not,
-    bit by bit: with sums and with rows of experts, in one pass and in several, and with experts in
-    several places.
+    bit by bit: with sums and with rows of experts, in one pass, in several and in micro-batches,
+    and with experts in several places.
     """
     for form, numerics in itertools.product(forms, ("fast", "invariant")):
         case = make(form, tokens=1)
@@ -316,16 +316,17 @@ def quantised(rank: int, ranks: int, *forms: str) -> None:
         mine = part_of(case, rank, ranks)
         sizes: dict[str, Any] = {"hidden": config.hidden, "top_k": config.top_k}
         sizes |= {"max_tokens": MOST, "device": "cpu", "numerics": numerics}
-        usual, sent = (
-            connect(dist.group.WORLD, kind="windows", quantise=each, **sizes)
-            for each in (False, True)
+        usual, sent, parts = (
+            connect(dist.group.WORLD, kind="windows", quantise=each, micro_batches=number, **sizes)
+            for each, number in ((False, 1), (True, 1), (True, 3))
         )
         wanted_of = jitgen.MoELayer(config, mine, max_tokens=MOST, group=usual)
         few = dataclasses.replace(config, chunk_tokens=2 * ranks)
         replicas = 2 * ranks - config.experts % ranks if ranks > 1 else 0
         places = balance([*range(config.experts)], ranks, replicas)
         layers = [
-            jitgen.MoELayer(each, mine, max_tokens=MOST, group=sent) for each in (config, few)
+            jitgen.MoELayer(each, mine, max_tokens=MOST, group=wire)
+            for each, wire in ((config, sent), (few, sent), (config, parts), (few, parts))
         ]
         if numerics == "invariant":
             layers.append(
@@ -603,6 +604,9 @@ def refused(rank: int, ranks: int) -> None:
     ):
         with pytest.raises(InputError, match=pattern):
             layer(x, weights, ids, **wrong)  # type: ignore[arg-type]
+    rows = torch.cat([x, x])
+    with pytest.raises(InputError, match="out: must not share memory with x"):
+        layer(rows[:2], weights, ids, out=rows[1:3])
     with pytest.raises(InputError, match="x: must not require a gradient"):
         layer(x.clone().requires_grad_(), weights, ids)
     alone = jitgen.MoELayer(case.config, case.weights)
@@ -631,10 +635,20 @@ def refused(rank: int, ranks: int) -> None:
         jitgen.MoELayer(case.config, mine, max_tokens=MOST, group=7)  # type: ignore[arg-type]
     wrongs = [("kind", "tcp"), ("hidden", 6), ("top_k", 33), ("max_tokens", 0)]
     wrongs += [("late", "wait"), ("numerics", "exact"), ("quantise", 1), ("flags_from", 1)]
+    wrongs += [("limit_s", True), ("micro_batches", True), ("flags_from", True)]
     for name, value in [*wrongs, ("flags_from", 2)]:  # on a CPU
         sizes = {"hidden": 64, "top_k": 1, "max_tokens": 2, name: value}
         with pytest.raises(InputError, match=f"{name}: must be"):
             connect(group, device="cpu", **sizes)  # type: ignore[arg-type]
+    sizes = {"hidden": 64, "top_k": 1, "max_tokens": 2, "flags_from": 2}
+    for wrong, reason in (
+        ({"kind": "collectives"}, "collectives"),
+        ({"late": "mask"}, "late='mask' or invariant"),
+        ({"numerics": "invariant"}, "late='mask' or invariant"),
+        ({"micro_batches": 2}, "micro-batches"),
+    ):
+        with pytest.raises(InputError, match=f"flags_from: must be None with {reason}"):
+            connect(group, device="cpu", **sizes, **wrong)  # type: ignore[arg-type]
     for name, value in (("kind", "collectives"), ("numerics", "invariant")):
         with pytest.raises(InputError, match="late: must be fail with"):
             connect(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import jitgen
 from jitgen.errors import InputError
+from jitgen.layer.chain import Chain
 from jitgen.parallel import balance, connect, share
 from jitgen.parallel.windows import Windows
 from tests.moe_cases import make
@@ -87,6 +88,31 @@ def sizes_of_windows(rank: int, ranks: int) -> None:
     for wrong in (0, MOST + 1, 2.0):
         with pytest.raises(InputError, match=r"micro_batches: must be 1 to max_tokens, 12 \(got"):
             connect(dist.group.WORLD, device="cpu", max_tokens=MOST, micro_batches=wrong, **sizes)  # type: ignore[arg-type]
+
+
+def memory_of_rows(rank: int, ranks: int) -> None:
+    """
+    Products write into the workspace, except for rows that an exchange reads beside the next ones.
+    """
+    case = make("block128", tokens=1)
+    found: list[tuple[str, bool]] = []
+    usual = Chain.expert_rows
+
+    def noted(chain: Chain, *given: Any, **named: Any) -> Any:
+        found.append((str(chain.config.numerics), given[2].y is None))
+        return usual(chain, *given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Chain, "expert_rows", noted)
+        for numerics in ("fast", "invariant"):
+            config = replace(case.config, numerics=numerics)
+            wire = connect(
+                dist.group.WORLD, hidden=config.hidden, top_k=config.top_k, max_tokens=4,
+                device="cpu", numerics=numerics, micro_batches=2, quantise=True,
+            )  # fmt: skip
+            layer = jitgen.MoELayer(config, part_of(case, rank, ranks), max_tokens=4, group=wire)
+            layer(*given(case, rank, 4, 0)[:3])
+    assert found == [("fast", False)] * 2 + [("invariant", True)] * 2
 
 
 def in_places(rank: int, ranks: int) -> None:

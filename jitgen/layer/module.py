@@ -159,11 +159,15 @@ class MoELayer(nn.Module):
         if self._workspace is None and self.max_tokens is not None:
             most = self.max_tokens
             if self._wire is not None:
-                from jitgen.layer.passes import pass_tokens
-
-                most = self._wire.ranks * min(most, pass_tokens(self._wire))
+                most = self._wire.ranks * min(most, self._pass_tokens(self._wire))
             self._workspace = Workspace.of(self.config, self.weights, most)
         return self._workspace
+
+    @staticmethod
+    def _pass_tokens(wire: Wire) -> int:
+        from jitgen.layer.passes import pass_tokens
+
+        return pass_tokens(wire)
 
     @property
     def wire(self) -> Wire | None:
@@ -222,7 +226,7 @@ class MoELayer(nn.Module):
             out: (T, H) bfloat16: where the result goes.
             shared_weights: (T,) float32, factors of the rows of `shared`, such as a gate.
             rank_tokens: With a group: the largest number of tokens of a rank in this call, the same
-                number on all ranks; None: `max_tokens`.
+                number on all ranks; None: `max_tokens` of the group's connection.
             adapter_ids: (T,) int32 or int64: the adapter of each token; -1 for no adapter. None: no
                 token has an adapter.
         """
@@ -293,7 +297,7 @@ class MoELayer(nn.Module):
 
         Args:
             max_tokens: Most tokens of a call; None: the `max_tokens` of the layer, or the tokens of
-                one pass.
+                one pass. With a group, None: most tokens of a rank in a pass or micro-batch.
             arch: The target; None: the one that this process would use.
             name: What the plan is called.
             masked: Most rows of an expert, M, in calls of `experts`; the plan then has their
@@ -310,7 +314,9 @@ class MoELayer(nn.Module):
             num_ranks = self._wire.ranks
         if quantise is None:
             quantise = self._wire is not None and self._wire.quantises
-        tokens = self.max_tokens if max_tokens is None else max_tokens
+        tokens = max_tokens
+        if tokens is None:
+            tokens = self.max_tokens if self._wire is None else self._pass_tokens(self._wire)
         return plans.of(
             self._chain,
             tokens,

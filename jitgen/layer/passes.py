@@ -154,7 +154,8 @@ class Passes:
             yield _Rows(run(chain, *given, workspace=self.workspace), (), added)
             return
         count = len(received.x)
-        with self._buffers(count, keeps_y=not is_beside) as into:
+        # an exchange reads rows of experts beside the next products; sums have their own memory
+        with self._buffers(count, keeps_y=not (is_beside and is_invariant)) as into:
             ranked = chain.for_tokens(count, is_sorted=is_quantised)
             y, pairs = ranked.expert_rows(received.x, received.topk_ids, into, scale=received.scale)
             if not is_invariant:

@@ -77,7 +77,8 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
         chain = replace(chain, starts_early=False)
     require_tokens(max_tokens)
     require_tokens(masked, "masked")
-    tokens = min((num_ranks or 1) * (max_tokens or config.chunk_tokens), config.chunk_tokens)
+    ranks = num_ranks or 1
+    tokens = min(ranks * (max_tokens or config.chunk_tokens), max(ranks, config.chunk_tokens))
     by_token = tuple(of_tokens(config, weights, target(arch)))
     by_row = tuple(of_rows(config, weights))
     if trains:

@@ -24,7 +24,7 @@ from jitgen.layer.passes import run_in_passes
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
 from jitgen.ops import tensors as common
-from jitgen.ops.dispatcher import is_traced
+from jitgen.ops.dispatcher import is_traced, require_apart
 from jitgen.parallel import ExpertMap, Wire, connect, share
 from jitgen.parallel.moves import Move, spread
 from jitgen.parallel.placed import Placed
@@ -244,5 +244,9 @@ def run_on_ranks(  # noqa: PLR0913, PLR0917  # each is one thing to say
             x, topk_weights, topk_ids, shared, shared_weights, tensors, number, rank_tokens
         )
         return found if out is None else out.copy_(found)
+    if out is not None:
+        # Passes read x and shared, part by part, before they write the same rows of out.
+        apart = {name: each for name, each in given.items() if each is not None}
+        require_apart(apart | {"topk_ids": topk_ids}, ("out",), in_place=("x", "shared"))
     of_call = (x, topk_weights, topk_ids, shared, out, shared_weights)
     return run_in_passes(chain, wire, of_call, workspace, every)

@@ -87,7 +87,7 @@ def connect(  # noqa: PLR0913  # each is one thing to say
     _check_kinds(late, numerics, kind)
     _check_ways(max_tokens, micro_batches, quantise)
     if flags_from is not None:
-        _check_flags(flags_from, late, numerics, micro_batches)
+        _check_flags(flags_from, late, numerics, micro_batches, kind)
     try:
         device = torch.empty(0, device=device).device  # with its number
     except (RuntimeError, TypeError):
@@ -121,7 +121,7 @@ def _check(hidden: int, top_k: int, max_tokens: int, kind: str, limit_s: float) 
         raise InputError("top_k", f"must be 1 to {MOST_PLACES} (got {top_k!r})")
     if type(max_tokens) is not int or max_tokens < 1:
         raise InputError("max_tokens", f"must be an integer of at least 1 (got {max_tokens!r})")
-    if not isinstance(limit_s, (int, float)) or not 0 < limit_s < 1e6:
+    if type(limit_s) is bool or not isinstance(limit_s, (int, float)) or not 0 < limit_s < 1e6:
         raise InputError("limit_s", f"must be more than 0 seconds, less than 1e6 (got {limit_s!r})")
 
 
@@ -147,7 +147,9 @@ def _check_ways(max_tokens: int, micro_batches: object, quantise: object) -> Non
         raise InputError("quantise", f"must be True or False (got {quantise!r})")
 
 
-def _check_flags(flags_from: object, late: str, numerics: str | None, micro_batches: int) -> None:
+def _check_flags(
+    flags_from: object, late: str, numerics: str | None, micro_batches: int, kind: str
+) -> None:
     """Require a number of tokens, and kernels that have flags."""
     if type(flags_from) is not int or flags_from < 2:
         raise InputError("flags_from", f"must be at least 2, or None (got {flags_from!r})")
@@ -155,6 +157,8 @@ def _check_flags(flags_from: object, late: str, numerics: str | None, micro_batc
         raise InputError("flags_from", "must be None with late='mask' or invariant numerics")
     if micro_batches > 1:
         raise InputError("flags_from", f"must be None with micro-batches (got {micro_batches})")
+    if kind == "collectives":
+        raise InputError("flags_from", "must be None with collectives, which have no flags")
 
 
 def _windows(  # noqa: PLR0913  # each is one thing to say

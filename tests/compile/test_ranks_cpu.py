@@ -8,20 +8,24 @@ import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import jitgen
+from jitgen.config import Arch
 from jitgen.config.combine_ranks import CombineRanksProblem
 from jitgen.config.dispatch import DispatchConfig, DispatchProblem
 from jitgen.config.format import Format
 from jitgen.config.permute_quantize import Walk
 from jitgen.errors import InputError
 from jitgen.ops.dispatch.call import dispatch
+from jitgen.ops.dispatch.launch import launch_for
 from jitgen.ops.dispatch.rounds import Link, new_state
 from jitgen.parallel import connect, share
+from jitgen.runtime.session import current
 from tests import documents, needs, ranks, ranks_micro
 from tests.gpu import ranks_kills
 from tests.moe_cases import make
@@ -122,6 +126,10 @@ def test_the_page_shows_what_two_ranks_do(number: int, tmp_path: Path) -> None:
     subprocess.run([*command, "--nproc-per-node", "2", str(script)], check=True, timeout=240)
 
 
+def test_rows_that_exchanges_read_beside_products_have_memory_of_their_own(tmp_path: Path) -> None:
+    ranks.run(ranks_micro.memory_of_rows, 1, tmp_path)
+
+
 def test_windows_have_flags_for_many_tokens(tmp_path: Path) -> None:
     ranks.run(ranks.by_flags, 1, tmp_path)
 
@@ -176,6 +184,41 @@ def test_a_plan_has_the_kernels_between_ranks() -> None:
     assert {"dispatch_bf16_sm_90a", "combine_ranks_bf16_sm_90a"} <= {*names}
     assert (sweep.problem.ranks, sweep.min_rows, sweep.max_rows) == (2, 1, 16)
     assert layer.workspace.max_tokens == 32  # type: ignore[union-attr]
+
+
+def test_a_plan_has_tokens_of_all_micro_batches_that_the_wire_is_for() -> None:
+    case, wire = make("block128", tokens=1), Two()
+    wire.quantises, wire.micro_batches = True, 3
+    mine = ranks.part_of(case, 0, 2)
+    few = replace(case.config, chunk_tokens=1)  # one token of each rank in a pass nevertheless
+    for config, rows in ((case.config, 12), (few, 2)):
+        layer = jitgen.MoELayer(config, mine, max_tokens=4, group=wire)  # type: ignore[arg-type]
+        most = {
+            each.problem.op: each.max_rows
+            for each in layer.plan(arch="sm_90a").sweeps
+            if isinstance(each.problem, DispatchProblem)
+            or getattr(each.problem, "walk", None) is Walk.COPY
+        }
+
+        assert most == {"dispatch": 6, "permute_quantize": rows}
+
+
+@pytest.mark.parametrize("by_flags", [False, True])
+@pytest.mark.parametrize("kind", [DispatchProblem, CombineRanksProblem])
+def test_kernels_with_flags_have_no_neighbours_of_other_sizes(kind: Any, by_flags: bool) -> None:
+    """A rank that used one while its kernel is compiled would wait for flags of other CTAs."""
+    neighbours: list[int] = []
+
+    def entry(_: object, config: Any, others: tuple[Any, ...]) -> tuple[Any, Any]:
+        neighbours.append(len(others))
+        return (lambda: None), config
+
+    gpu: Any = SimpleNamespace(arch=Arch.SM_90A, tail=(132,), entry=entry)
+    sizes = {"k" if kind is DispatchProblem else "n": 7168}
+    problem = kind(m=2, ranks=2, by_flags=by_flags, **sizes)
+    launch_for(current.get(), gpu, problem, None, "x")
+
+    assert (neighbours == [0]) is by_flags
 
 
 @pytest.mark.parametrize("form", ["block128", "row", "bf16"])
