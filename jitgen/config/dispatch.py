@@ -156,6 +156,11 @@ def vectors_of(columns: int, top_k: int, form: Format) -> int:
     return columns // 8 + -(-scales_of(columns, form) // 2) + top_k
 
 
+def scale_shape(rows: int, columns: int, form: Format) -> tuple[int, ...]:
+    """Return the shape of the scales of quantised tokens, as ranks send and store them."""
+    return (rows,) if form is Format.ROW else (rows, scales_of(columns, form))
+
+
 def scales_of(columns: int, form: Format) -> int:
     """
     Return the scales of a quantised token in memory: 1 for its row, or one for each block and 1.0

@@ -12,8 +12,9 @@ from torch.compiler import is_compiling
 
 from jitgen.errors import InputError
 from jitgen.layer import gradients
-from jitgen.layer.chain import Chain, require_gates
+from jitgen.layer.chain import Chain
 from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
+from jitgen.layer.gates import require_gates
 from jitgen.layer.lora import ExpertLora, adapters_of
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.layer.workspace import Lease, Workspace

@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from jitgen.config.activation_quantize import Activation
 from jitgen.config.format import Format
-from jitgen.errors import InputError
 from jitgen.layer import one_launch as at_once
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.early import ACTIVATION, ADAPTERS, JOINED, SHARED, WEIGHTED, configs_of
@@ -26,7 +24,6 @@ from jitgen.layer.lora import Adapters, ExpertLora, needs_activation
 from jitgen.layer.weights import NONE, ExpertWeights, Matrices
 from jitgen.layer.workspace import NEW, Buffers, Lease
 from jitgen.ops.activation_quantize.call import activation_quantize
-from jitgen.ops.activation_quantize.numbers import require_group_numbers
 from jitgen.ops.combine.call import combine
 from jitgen.ops.dispatcher import is_traced, require_plain
 from jitgen.ops.grouped_gemm.call import grouped_gemm
@@ -382,28 +379,3 @@ class Chain:
             return pairs._asdict()
         expected = self.config.expected_rows(pairs.inverse.shape[0])
         return {"offs": pairs.offs, "expected_m": expected}
-
-
-def require_gates(config: MoEConfig, weights: ExpertWeights) -> None:
-    """
-    Check that the weights have gates if and only if the activation has, and that they have numbers
-    for each expert if and only if the config says so.
-
-    Raises:
-        InputError: The weights do not fit the config.
-    """
-    if weights.is_gated != config.is_gated:
-        wanted, given = (
-            "(G, 2 I, H), gates and ups" if is_gated else "(G, I, H), no gates"
-            for is_gated in (config.is_gated, weights.is_gated)
-        )
-        raise InputError("w13", f"must be {wanted}, for {config.activation} (got {given})")
-    numbers = weights.group_numbers
-    if config.per_group and numbers is None:
-        raise InputError("group_numbers", "is required for a config with per_group (got None)")
-    if numbers is not None:
-        if not config.per_group:
-            text = "belongs to a config with per_group=True, which has no numbers of its own"
-            raise InputError("group_numbers", text)
-        activation, like = Activation(config.activation), ("w13", weights.device)
-        require_group_numbers(numbers, activation, weights.groups, like)

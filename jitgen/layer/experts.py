@@ -18,8 +18,9 @@ from torch.compiler import is_compiling
 from jitgen.errors import InputError
 from jitgen.formats.protocol import ceil_div
 from jitgen.layer.call import require_workspace
-from jitgen.layer.chain import Chain, Counts, Rows, require_gates
+from jitgen.layer.chain import Chain, Counts, Rows
 from jitgen.layer.config import MoEConfig
+from jitgen.layer.gates import require_gates
 from jitgen.layer.weights import BLOCK128, NONE, ExpertWeights, Matrices
 from jitgen.layer.workspace import Lease, Workspace
 from jitgen.ops import tensors as common

@@ -17,9 +17,10 @@ from jitgen.config import Arch, Config
 from jitgen.errors import InputError
 from jitgen.layer import plan as plans
 from jitgen.layer.call import run
-from jitgen.layer.chain import Chain, require_gates
+from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.experts import run_experts
+from jitgen.layer.gates import require_gates
 from jitgen.layer.lora import ExpertLora, require_fit
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace

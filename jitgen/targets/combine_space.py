@@ -15,7 +15,13 @@ from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.moe_decode import MoeDecodeConfig
 from jitgen.targets import dispatch_space
 from jitgen.targets.protocol import Template, refuse_unless
+from jitgen.targets.sums import SumOrder
 from jitgen.templates import ROOT
+
+SUMS_OF_RANKS = SumOrder(
+    words="rank by rank, or expert by expert; what is shared last",
+    free=("has_shared", "is_weighted", "can_mask", "of_experts", "by_flags", "tiling"),
+)
 
 _Combining = TypeVar("_Combining", CombineConfig, CombineRanksConfig, MoeDecodeConfig)
 

@@ -23,12 +23,11 @@ from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
 from jitgen.config.combine import CombineConfig
 from jitgen.config.combine_ranks import CombineRanksConfig
-from jitgen.config.dispatch import DispatchConfig, scales_of, vectors_of
+from jitgen.config.dispatch import DispatchConfig, scale_shape, vectors_of
 from jitgen.config.format import Format
 from jitgen.emulator import Artifact, Launch
 from jitgen.errors import Deadlock, MachineFault
 from jitgen.ops.dispatch import reference, rounds
-from jitgen.ops.dispatch.call import Tokens
 from jitgen.verify import DeviceCall, OnDevices, Window
 from jitgen.verify.artifacts import compiled
 from jitgen.verify.emulation import emulate
@@ -265,10 +264,8 @@ class Layer:
         """Return the bits of tokens as they are sent, and their scales, if they have some."""
         if self.form is Format.NONE:
             return x, torch.zeros(len(x))
-        tokens = Tokens(x.view(torch.bfloat16), torch.empty(0), torch.empty(0))
-        sent = reference.quantised(tokens, self.form)
-        assert sent.scale is not None
-        return sent.x.view(torch.int16), sent.scale
+        sent, scale = reference.quantised(x.view(torch.bfloat16), self.form)
+        return sent.view(torch.int16), scale
 
     def _add(self, rank: int, hidden: int) -> None:
         """Add the calls of a device."""
@@ -284,9 +281,7 @@ class Layer:
         if self.form is not Format.NONE:
             values = torch.zeros(rows, self.width, dtype=torch.bfloat16)
             received["out_x"] = values.view(torch.float8_e4m3fn)
-            is_row = self.form is Format.ROW
-            shape = (rows,) if is_row else (rows, scales_of(hidden, self.form))
-            received["out_scale"] = torch.zeros(shape)
+            received["out_scale"] = torch.zeros(scale_shape(rows, hidden, self.form))
         y = torch.zeros(rows, self.width, dtype=torch.bfloat16)
         out = torch.zeros(count, self.width, dtype=torch.bfloat16)
         links = [self._link(rank, name) for name in self.windows if name != "notes"]

@@ -37,6 +37,7 @@ MODULES = [
     "jitgen.targets.cpu.moe_fc2_dense",
     "jitgen.targets.sm_90a.rules",
     "jitgen.targets.sm_90a.fp4",
+    "jitgen.targets.sm_90a.fp4_tiles",
     "jitgen.targets.sm_90a.grouped_gemm",
     "jitgen.targets.sm_90a.grouped_gemm_wgrad",
     "jitgen.targets.sm_90a.activation_quantize",

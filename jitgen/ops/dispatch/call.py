@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
-from jitgen.config.dispatch import DispatchConfig, DispatchProblem, scales_of, vectors_of
+from jitgen.config.dispatch import DispatchConfig, DispatchProblem, scale_shape, vectors_of
 from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
@@ -132,10 +132,9 @@ def _new(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, rows: int, form: For
     )
     if form is Format.NONE:
         return new
-    shape = (rows,) if form is Format.ROW else (rows, scales_of(columns, form))
     return new._replace(
         x=x.new_empty(rows, columns, dtype=torch.float8_e4m3fn),
-        scale=topk_weights.new_empty(shape),
+        scale=topk_weights.new_empty(scale_shape(rows, columns, form)),
     )
 
 

@@ -31,19 +31,21 @@ def dispatch(ranks: Sequence[Tokens], room: int, form: Format = Format.NONE) -> 
         torch.cat([_padded(each.topk_ids, room, -1) for each in ranks]),
         torch.cat([_padded(each.topk_weights, room, 0.0) for each in ranks]),
     )
-    return every if form is Format.NONE else quantised(every, form)
+    if form is Format.NONE:
+        return every
+    x, scale = quantised(every.x, form)
+    return every._replace(x=x, scale=scale)
 
 
-def quantised(tokens: Tokens, form: Format) -> Tokens:
-    """Return tokens in bfloat16 as they are sent in another format, with their scales."""
+def quantised(x: Tensor, form: Format) -> tuple[Tensor, Tensor]:
+    """Return rows in bfloat16 as they are sent in another format, and their scales."""
     if form is Format.ROW:
-        x, scale = per_row(tokens.x)
-        return tokens._replace(x=x, scale=scale)
-    x, of_blocks = per_token_group(tokens.x)
+        return per_row(x)
+    q, of_blocks = per_token_group(x)
     rows, blocks = of_blocks.shape
-    scale = of_blocks.new_ones(rows, scales_of(tokens.x.shape[1], form))
+    scale = of_blocks.new_ones(rows, scales_of(x.shape[1], form))
     scale[:, :blocks] = of_blocks
-    return tokens._replace(x=x, scale=scale)
+    return q, scale
 
 
 def _padded(tensor: Tensor, room: int, value: float) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config.combine_ranks import CombineRanksConfig
-from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS, DispatchConfig, scales_of
+from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS, DispatchConfig, scale_shape
 from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
@@ -58,17 +58,27 @@ def check_received(out: Tokens, form: Format, columns: int) -> None:
         check_tokens(*out[:3], "out_")
         return
     check_tokens(*out[:3], "out_", torch.float8_e4m3fn)
-    like, scale = ("out_x", out.x.device), out.scale
-    shape = (len(out.x),) if form is Format.ROW else (len(out.x), scales_of(columns, form))
+    like = ("out_x", out.x.device)
+    common.check_memory([("out_x", out.x, _QUANTISED)], like, has_memory=True)
+    shape = scale_shape(len(out.x), columns, form)
+    check_scales("out_scale", out.scale, shape, form, like)  # type: ignore[arg-type]  # None fails
+
+
+def check_scales(
+    name: str,
+    scale: Tensor,
+    shape: tuple[int, ...],
+    form: Format,
+    like: tuple[str, torch.device],
+) -> None:
+    """Require scales of tokens that were quantised to `form`, as `like` names these in errors."""
     common.require(
-        "out_scale", scale, [torch.float32], shape=(shape, f"as out_x is {form}"), like=like
+        name, scale, [torch.float32], shape=(shape, f"as {like[0]} is {form}"), like=like
     )
-    if scale is None or not scale.is_contiguous():
-        raise InputError("out_scale", "must be contiguous")
-    alignment = _QUANTISED if form is Format.BLOCK128 else scale.element_size()
-    common.check_memory(
-        [("out_x", out.x, _QUANTISED), ("out_scale", scale, alignment)], like, has_memory=True
-    )
+    if not scale.is_contiguous():
+        raise InputError(name, f"must be contiguous (got strides {scale.stride()})")
+    alignment = scale.element_size() if form is Format.ROW else _QUANTISED
+    common.check_memory([(name, scale, alignment)], like, has_memory=True)
 
 
 def check_quantised(x: Tensor, form: Format) -> None:

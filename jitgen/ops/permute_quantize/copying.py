@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
-from jitgen.config.dispatch import scales_of
+from jitgen.config.dispatch import scale_shape
 from jitgen.config.format import Format
 from jitgen.config.permute_quantize import (
     MOST_PLACES,
@@ -26,6 +26,7 @@ from jitgen.ops import direct
 from jitgen.ops import tensors as common
 from jitgen.ops.call import calling
 from jitgen.ops.dispatch.launch import launch_for
+from jitgen.ops.dispatch.validate import check_scales
 from jitgen.ops.permute_quantize.validate import form_of
 from jitgen.ops.scaled import Scaled, check_out
 from jitgen.runtime.session import current
@@ -135,12 +136,7 @@ def _check(x: Tensor, x_scale: Tensor, inverse: Tensor, form: Format) -> None:
     """Require quantised tokens with their scales, and the rows that they go to."""
     common.require("x", x, [torch.float8_e4m3fn], rank=(2, "(T, K)"), contiguous=-1)
     like, (tokens, columns) = ("x", x.device), x.shape
-    shape = (tokens,) if form is Format.ROW else (tokens, scales_of(columns, form))
-    common.require("x_scale", x_scale, [torch.float32], shape=(shape, f"as x is {form}"), like=like)
-    if not x_scale.is_contiguous():
-        raise InputError("x_scale", f"must be contiguous (got strides {x_scale.stride()})")
-    alignment = x_scale.element_size() * (1 if form is Format.ROW else 4)
-    common.check_memory([("x_scale", x_scale, alignment)], like, has_memory=True)
+    check_scales("x_scale", x_scale, scale_shape(tokens, columns, form), form, like)
     common.require("inverse", inverse, [torch.int32], rank=(2, "(T, top_k)"), like=like)
     if len(inverse) != tokens or not 1 <= inverse.shape[1] <= MOST_PLACES:
         allowed = f"({tokens}, 1 to {MOST_PLACES}), a row for each token"

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
-from jitgen.config.dispatch import scales_of
 from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.formats import atoms
-from jitgen.formats.block128 import per_token_group
-from jitgen.formats.row import per_row
+from jitgen.ops.dispatch.reference import quantised
 from jitgen.ops.edges import around, in_pairs, rows_around
 from jitgen.ops.permute_quantize import reference
 from jitgen.ops.permute_quantize.dispatch import new_by_token, new_tensors
@@ -136,11 +134,7 @@ def make(
 
 def _copied(config: PermuteQuantizeConfig, x: Tensor, case: Solved) -> Solved:
     """Return the call of a kernel that quantises and scatters `x`, of tokens quantised before."""
-    given, x_scale = (per_row if config.format is Format.ROW else per_token_group)(x)
-    if config.format is not Format.ROW:
-        scales = x_scale.new_ones(len(x), scales_of(x.shape[1], config.format))
-        scales[:, : x_scale.shape[1]] = x_scale
-        x_scale = scales
+    given, x_scale = quantised(x, config.format)
     inverse, permutation, out = (case.arguments[name] for name in ("inverse", "permutation", "out"))
     relay = (permutation,) if config.tiling.is_relayed else ()
     return replace(

@@ -11,16 +11,12 @@ from jitgen.targets.base import Cost
 from jitgen.targets.cpu.dispatch import VALUE_US, require_vectors
 from jitgen.targets.cpu.rules import CpuTiledRules
 from jitgen.targets.protocol import Template
-from jitgen.targets.sums import SumOrder
 
 
 class CombineRanks(CpuTiledRules[CombineRanksConfig, CombineRanksProblem]):
     """Rules of the `combine_ranks` kernels, their candidates and their cost model."""
 
-    sums = SumOrder(
-        words="rank by rank, or expert by expert; what is shared last",
-        free=("has_shared", "is_weighted", "can_mask", "of_experts", "by_flags", "tiling"),
-    )
+    sums = combine_space.SUMS_OF_RANKS
     entry, of_experts = "cpu/combine_ranks.py.jinja", "cpu/combine_ranks_experts.py.jinja"
     usual = CombineRanksConfig()
     alignment = 8

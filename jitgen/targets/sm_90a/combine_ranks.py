@@ -7,16 +7,12 @@ from jitgen.config.combine_ranks import CombineRanksConfig, CombineRanksProblem
 from jitgen.targets import combine_space
 from jitgen.targets.protocol import Template
 from jitgen.targets.sm_90a.wire import WireRules
-from jitgen.targets.sums import SumOrder
 
 
 class CombineRanks(WireRules[CombineRanksConfig, CombineRanksProblem]):
     """Rules of the `combine_ranks` kernels, their candidates and their cost model."""
 
-    sums = SumOrder(
-        words="rank by rank, or expert by expert; what is shared last",
-        free=("has_shared", "is_weighted", "can_mask", "of_experts", "by_flags", "tiling"),
-    )
+    sums = combine_space.SUMS_OF_RANKS
     entry, of_experts = "sm90/combine_ranks.py.jinja", "sm90/combine_ranks_experts.py.jinja"
     usual = CombineRanksConfig()
     check_kind = staticmethod(combine_space.check_ranks)

@@ -18,7 +18,8 @@ from __future__ import annotations
 from jitgen.config import DType, Layout
 from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Operands, Schedule, Tile
 from jitgen.config.prepacked import PrepackedFormat
-from jitgen.targets.sm_90a.fp4 import DEPTH, MOST_PARTIALS, SOME_PARTIALS
+from jitgen.targets.sm_90a.fp4 import DEPTH
+from jitgen.targets.sm_90a.fp4_tiles import MOST_PARTIALS, SOME_PARTIALS
 
 _FEW = ((16, 256, 1), (16, 128, 1), (16, 128, 2))
 _MORE = ((32, 256, 1), (32, 128, 1), (32, 128, 2), (64, 256, 1), (64, 128, 1), (128, 192, 1))

@@ -29,8 +29,8 @@ from jitgen.targets.gemm import sizes
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US
 from jitgen.targets.sm_90a.devices import H200
-from jitgen.targets.sm_90a.fp4 import (
-    DEPTH,
+from jitgen.targets.sm_90a.fp4 import DEPTH
+from jitgen.targets.sm_90a.fp4_tiles import (
     TALL_ROWS,
     block_bytes,
     is_tall,
