@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Common parts of rules: one template, sizes that are all accepted, a fixed note on the cost model;
-and the rules of configs that consist of some words and a tiling.
+Common parts of rules: one template or two, sizes that are all accepted, a fixed note on the cost
+model; and the rules of configs that consist of some words and a tiling.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from functools import cache
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from jitgen.config.config import Config, Part, TiledConfig, members_of
 from jitgen.config.problem import SizedProblem
@@ -50,7 +51,9 @@ class BaseRules(Generic[ConfigT, ProblemT]):
 
     Attributes:
         arch: Name of that target.
-        entry: The template that all kernels are rendered from, below jitgen's templates.
+        entry: The template that kernels are rendered from, below jitgen's templates.
+        second: Another template, and a function that says whether a config's kernel is rendered
+            from it; None: there is none.
         note: What the cost model was not fitted to; ``{device}`` is the device's name. Empty if it
             was fitted to all problems.
         limiter: What bounds its kernels, as `Candidate.limiter` has it.
@@ -62,6 +65,7 @@ class BaseRules(Generic[ConfigT, ProblemT]):
     row_edges: tuple[int, ...] = (1,)
     sums: SumOrder
     entry: ClassVar[str]
+    second: ClassVar[tuple[str, Callable[[Any], bool]] | None] = None
     note = ""
     limiter = "stream"
 
@@ -98,8 +102,18 @@ class BaseRules(Generic[ConfigT, ProblemT]):
         """Accept any size: for kernels that read existing values one by one."""
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the template of these kernels."""
-        return (Template(root=ROOT, entry=self.entry),)
+        """Return the templates of these kernels."""
+        if self.second is None:
+            return (Template(root=ROOT, entry=self.entry),)
+        return _either(self.entry, *self.second)
+
+
+@cache
+def _either(entry: str, second: str, takes: Callable[[Any], bool]) -> tuple[Template, ...]:
+    return (
+        Template(root=ROOT, entry=entry, takes=lambda config: not takes(config)),
+        Template(root=ROOT, entry=second, takes=takes),
+    )
 
 
 class TiledRules(BaseRules[TiledT, ProblemT]):

@@ -7,16 +7,14 @@ together.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import TypeVar
 
 from jitgen.config.combine import CombineConfig
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.moe_decode import MoeDecodeConfig
 from jitgen.targets import dispatch_space
-from jitgen.targets.protocol import Template, refuse_unless
+from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sums import SumOrder
-from jitgen.templates import ROOT
 
 SUMS_OF_RANKS = SumOrder(
     words="rank by rank, or expert by expert; what is shared last",
@@ -26,13 +24,9 @@ SUMS_OF_RANKS = SumOrder(
 _Combining = TypeVar("_Combining", CombineConfig, CombineRanksConfig, MoeDecodeConfig)
 
 
-@cache
-def templates_of(of_sums: str, of_experts: str) -> tuple[Template, ...]:
-    """Return the templates of `combine_ranks`: of sums of ranks, and of rows of experts."""
-    return (
-        Template(root=ROOT, entry=of_sums, takes=lambda config: not config.of_experts),
-        Template(root=ROOT, entry=of_experts, takes=lambda config: config.of_experts),
-    )
+def adds_rows(config: CombineRanksConfig) -> bool:
+    """Say whether rows of experts are added up, not sums of ranks."""
+    return config.of_experts
 
 
 def check_kind(config: CombineConfig | CombineRanksConfig | MoeDecodeConfig) -> None:

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import DispatchConfig, DispatchProblem
 from jitgen.config.format import Format
-from jitgen.targets.protocol import Template, refuse_unless
+from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sums import SumOrder
-from jitgen.templates import ROOT
 
 SUMS = SumOrder(
     words="nothing: tokens are copied, and scales are maxima",
@@ -22,15 +20,9 @@ _COLUMNS = 16
 """Columns of quantised tokens are a multiple of this, as GEMMs take 16 bytes of e4m3."""
 
 
-@cache
-def templates_of(of_tokens: str, of_records: str) -> tuple[Template, ...]:
-    """Return the templates of `dispatch`: of tokens in bfloat16, and of quantised ones."""
-    return (
-        Template(root=ROOT, entry=of_tokens, takes=lambda config: config.format is Format.NONE),
-        Template(
-            root=ROOT, entry=of_records, takes=lambda config: config.format is not Format.NONE
-        ),
-    )
+def is_quantised(config: DispatchConfig) -> bool:
+    """Say whether tokens are quantised before they are sent."""
+    return config.format is not Format.NONE
 
 
 def check_flags(config: DispatchConfig | CombineRanksConfig) -> None:

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 from jitgen.config.config import Layout
 from jitgen.config.format import Format
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.config.quantize import Rounding
-from jitgen.targets.protocol import Template, refuse_unless
+from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sums import SumOrder
-from jitgen.templates import ROOT
 
 USUAL = PermuteQuantizeConfig(layout=Layout.RAGGED)
 """A config with the default tiling."""
@@ -23,16 +21,9 @@ SUMS = SumOrder(
 )
 
 
-@cache
-def templates_of(of_tokens: str, of_copies: str) -> tuple[Template, ...]:
-    """
-    Return the templates of `permute_quantize`: of tokens in bfloat16, and of quantised ones, whose
-    values and scales are copied.
-    """
-    return (
-        Template(root=ROOT, entry=of_tokens, takes=lambda config: config.walk is not Walk.COPY),
-        Template(root=ROOT, entry=of_copies, takes=lambda config: config.walk is Walk.COPY),
-    )
+def is_copying(config: PermuteQuantizeConfig) -> bool:
+    """Say whether tokens were quantised before, so that values and scales are copied."""
+    return config.walk is Walk.COPY
 
 
 def check_kind(config: PermuteQuantizeConfig) -> None:

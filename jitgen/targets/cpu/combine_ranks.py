@@ -10,14 +10,14 @@ from jitgen.targets import combine_space, dispatch_space
 from jitgen.targets.base import Cost
 from jitgen.targets.cpu.dispatch import VALUE_US, require_vectors
 from jitgen.targets.cpu.rules import CpuTiledRules
-from jitgen.targets.protocol import Template
 
 
 class CombineRanks(CpuTiledRules[CombineRanksConfig, CombineRanksProblem]):
     """Rules of the `combine_ranks` kernels, their candidates and their cost model."""
 
     sums = combine_space.SUMS_OF_RANKS
-    entry, of_experts = "cpu/combine_ranks.py.jinja", "cpu/combine_ranks_experts.py.jinja"
+    entry = "cpu/combine_ranks.py.jinja"
+    second = ("cpu/combine_ranks_experts.py.jinja", combine_space.adds_rows)
     usual = CombineRanksConfig()
     alignment = 8
     limiter = "stream"
@@ -30,10 +30,6 @@ class CombineRanks(CpuTiledRules[CombineRanksConfig, CombineRanksProblem]):
     def legal_kind(self, config: CombineRanksConfig) -> CombineRanksConfig:
         """Return `config`, made legal."""
         return replace(combine_space.legal_ranks(config), by_flags=False)
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of kernels that add up sums, and that of those that add up rows."""
-        return combine_space.templates_of(self.entry, self.of_experts)
 
     def scratch_bytes(self, config: CombineRanksConfig) -> int:  # all are alike
         """Return the bytes of the sums of two columns."""

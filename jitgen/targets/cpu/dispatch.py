@@ -11,7 +11,7 @@ from jitgen.config.format import Format
 from jitgen.targets import dispatch_space
 from jitgen.targets.base import Cost
 from jitgen.targets.cpu.rules import CpuTiledRules
-from jitgen.targets.protocol import Template, refuse_unless
+from jitgen.targets.protocol import refuse_unless
 
 VALUE_US = 1.5e-3
 """Microseconds of a word that is sent or taken, on one core of a cloud x86-64 server."""
@@ -21,7 +21,8 @@ class Dispatch(CpuTiledRules[DispatchConfig, DispatchProblem]):
     """Rules of the `dispatch` kernels, their candidates and their cost model."""
 
     sums = dispatch_space.SUMS
-    entry, of_records = "cpu/dispatch.py.jinja", "cpu/dispatch_records.py.jinja"
+    entry = "cpu/dispatch.py.jinja"
+    second = ("cpu/dispatch_records.py.jinja", dispatch_space.is_quantised)
     usual = DispatchConfig()
     alignment = 8
     limiter = "stream"
@@ -31,10 +32,6 @@ class Dispatch(CpuTiledRules[DispatchConfig, DispatchProblem]):
     def legal_kind(self, config: DispatchConfig) -> DispatchConfig:
         """Return `config` without flags."""
         return replace(config, by_flags=False)
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of kernels that send bfloat16, and that of those that quantise."""
-        return dispatch_space.templates_of(self.entry, self.of_records)
 
     def scratch_bytes(self, config: DispatchConfig) -> int:
         """Return the bytes of a block of values that is quantised, as bits and as float32."""

@@ -11,7 +11,7 @@ from jitgen.config.permute_quantize import PermuteQuantizeConfig, PermuteQuantiz
 from jitgen.targets import permute_space
 from jitgen.targets.base import Cost
 from jitgen.targets.cpu.rules import CpuTiledRules
-from jitgen.targets.protocol import Template, refuse_unless
+from jitgen.targets.protocol import refuse_unless
 
 _VALUE_US = 2e-3
 """Microseconds of one value, read, quantised and stored on one core of a cloud x86-64 server."""
@@ -21,12 +21,9 @@ class PermuteQuantize(CpuTiledRules[PermuteQuantizeConfig, PermuteQuantizeProble
     """Rules of the `permute_quantize` kernels, their candidates and their cost model."""
 
     sums = permute_space.SUMS
-    entry, of_copies = "cpu/permute_quantize.py.jinja", "cpu/permute_copies.py.jinja"
+    entry = "cpu/permute_quantize.py.jinja"
+    second = ("cpu/permute_copies.py.jinja", permute_space.is_copying)
     usual = permute_space.USUAL
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of kernels that quantise, and that of those that copy."""
-        return permute_space.templates_of(self.entry, self.of_copies)
 
     def check_kind(self, config: PermuteQuantizeConfig) -> None:
         """Raise a Refusal where format and walk do not go together, or not on a CPU."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from jitgen.config.combine_ranks import CombineRanksConfig, CombineRanksProblem
 from jitgen.targets import combine_space
-from jitgen.targets.protocol import Template
 from jitgen.targets.sm_90a.wire import WireRules
 
 
@@ -13,15 +12,12 @@ class CombineRanks(WireRules[CombineRanksConfig, CombineRanksProblem]):
     """Rules of the `combine_ranks` kernels, their candidates and their cost model."""
 
     sums = combine_space.SUMS_OF_RANKS
-    entry, of_experts = "sm90/combine_ranks.py.jinja", "sm90/combine_ranks_experts.py.jinja"
+    entry = "sm90/combine_ranks.py.jinja"
+    second = ("sm90/combine_ranks_experts.py.jinja", combine_space.adds_rows)
     usual = CombineRanksConfig()
     check_kind = staticmethod(combine_space.check_ranks)
     legal_kind = staticmethod(combine_space.legal_ranks)
     columns = "n"
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of kernels that add up sums, and that of those that add up rows."""
-        return combine_space.templates_of(self.entry, self.of_experts)
 
     def vectors(self, problem: CombineRanksProblem) -> int:
         """Return how many vectors, of 8 bytes each, a rank sends in a call; it receives as many."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from jitgen.config.dispatch import DispatchConfig, DispatchProblem
 from jitgen.targets import dispatch_space
-from jitgen.targets.protocol import Template
 from jitgen.targets.sm_90a.wire import WireRules
 
 
@@ -13,15 +12,12 @@ class Dispatch(WireRules[DispatchConfig, DispatchProblem]):
     """Rules of the `dispatch` kernels, their candidates and their cost model."""
 
     sums = dispatch_space.SUMS
-    entry, of_records = "sm90/dispatch.py.jinja", "sm90/dispatch_records.py.jinja"
+    entry = "sm90/dispatch.py.jinja"
+    second = ("sm90/dispatch_records.py.jinja", dispatch_space.is_quantised)
     usual = DispatchConfig()
     columns = "k"
     check_kind = staticmethod(dispatch_space.check_flags)
     legal_kind = staticmethod(dispatch_space.legal_flags)
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of kernels that send bfloat16, and that of those that quantise."""
-        return dispatch_space.templates_of(self.entry, self.of_records)
 
     def check_sizes(self, problem: DispatchProblem) -> None:
         """Raise a Refusal where a row does not end with a whole vector."""

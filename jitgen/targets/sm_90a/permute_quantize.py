@@ -15,7 +15,7 @@ from jitgen.config.permute_quantize import (
 )
 from jitgen.targets import permute_space
 from jitgen.targets.base import Cost
-from jitgen.targets.protocol import Device, Template, refuse_unless
+from jitgen.targets.protocol import Device, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.streams import WARP, StreamRules, share_of
 
@@ -164,16 +164,13 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
 
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
     sums = permute_space.SUMS
-    entry, of_copies = "sm90/permute_quantize.py.jinja", "sm90/permute_copies.py.jinja"
+    entry = "sm90/permute_quantize.py.jinja"
+    second = ("sm90/permute_copies.py.jinja", permute_space.is_copying)
     usual = permute_space.USUAL
     sides = span = _SIDES
     multiple = COLUMNS
     note = f"the model was fitted to walks over tokens on an {H200.name}"
     check_kind = staticmethod(permute_space.check_kind)
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of kernels that quantise, and that of those that copy."""
-        return permute_space.templates_of(self.entry, self.of_copies)
 
     def legal_kind(self, config: PermuteQuantizeConfig) -> PermuteQuantizeConfig:
         """Return `config` with a kind and flags that go together."""
