@@ -101,12 +101,12 @@ def _sooner(order: Callable[..., list[Enum]]) -> Callable[..., list[Enum]]:
     """
 
     def get_priority_backends(moe_config: Any, weight_key: Any, activation_key: Any) -> list[Enum]:
-        from jitgen.integrations.vllm_experts import JitgenExperts, batches_of
+        from jitgen.integrations.vllm_experts import JitgenExperts, fits
 
         found = order(moe_config, weight_key, activation_key)
-        layer = moe_config, weight_key, activation_key, batches_of(moe_config)
-        fits, _ = JitgenExperts.is_supported_config(JitgenExperts, *layer)
-        return sorted(found, key=lambda each: each.name not in _ORACLES["fp8"]) if fits else found
+        if not fits(JitgenExperts, moe_config, weight_key, activation_key):
+            return found
+        return sorted(found, key=lambda each: each.name not in _ORACLES["fp8"])
 
     return get_priority_backends
 

@@ -59,11 +59,12 @@ def tell_left(moe: Any, why: str | None) -> None:
     _tell_once(logging.WARNING, "jitgen does not compute layers of %s: %s", _described(moe), why)
 
 
-def batches_of(moe: Any) -> Any:
-    """Return vLLM's name of the format in which tokens come to a layer's experts."""
+def fits(experts: Any, moe: Any, weights: Any, tokens: Any) -> bool:
+    """Return whether a class of experts computes a layer with these formats, as vLLM asks it."""
     formats = modular_kernel.FusedMoEActivationFormat
     is_batched = moe.moe_parallel_config.use_batched_activation_format
-    return formats.BatchedExperts if is_batched else formats.Standard
+    batches = formats.BatchedExperts if is_batched else formats.Standard
+    return bool(experts.is_supported_config(experts, moe, weights, tokens, batches)[0])
 
 
 def _described(moe: Any) -> str:

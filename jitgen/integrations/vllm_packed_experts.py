@@ -22,7 +22,7 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
 from jitgen.config.prepacked import K_MULTIPLE, PrepackedFormat
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.prepacked_int4 import GROUPS
-from jitgen.integrations.vllm_experts import JitgenExperts, batches_of, tell_left
+from jitgen.integrations.vllm_experts import JitgenExperts, fits, tell_left
 from jitgen.integrations.vllm_packed import Tokens
 from jitgen.layer.weights import BLOCK128, NONE
 
@@ -103,9 +103,7 @@ def selected(form: str, asked: dict[str, Any]) -> tuple[Tokens, type] | None:
     if why := _refusal(form, asked):
         tell_left(moe, f"{form} weights: {why}")
         return None
-    layer = moe, weights, tokens, batches_of(moe)
-    fits, _ = experts.is_supported_config(experts, *layer)
-    return (experts.tokens, experts) if fits else None
+    return (experts.tokens, experts) if fits(experts, moe, weights, tokens) else None
 
 
 def _refusal(form: str, asked: dict[str, Any]) -> str:
