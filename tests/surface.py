@@ -331,7 +331,8 @@ def main() -> int:
     if what == "diff":
         lines = parsed(FILE.read_text(encoding="utf-8")).lines
         difference = list(difflib.unified_diff(lines, surface(), "accepted", "now", "", "", 0, ""))
-        print(*difference, sep="\n")
+        for line in difference:
+            print(line)
         return int(bool(difference))
     missing = accept()
     if missing:

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from docs.site import peers, provenance, release, stage, variables
-from jitgen.errors import SigningError
+from jitgen.errors import JitgenError, SigningError
 from jitgen.signing.keys import PrivateKey, PublicKey
 
 
@@ -99,7 +99,7 @@ def dist(home: str, out: Path, key: Path | None) -> None:
         signer = None if key is None else PrivateKey.load(key)
         for path in release.built(home, out, signer):
             click.echo(path)
-    except (release.NotBuilt, SigningError) as error:
+    except (release.NotBuilt, JitgenError) as error:
         raise click.ClickException(str(error)) from error
 
 

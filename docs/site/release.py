@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from docs.site import provenance, stage
@@ -31,7 +33,7 @@ backend.build_wheel(out)
 
 
 class NotBuilt(Exception):
-    """There is no checkout to build from, or setuptools failed."""
+    """There is no checkout to build from, or setuptools is too old or failed."""
 
 
 def readme(home: str) -> str:
@@ -50,8 +52,10 @@ def built(home: str, out: Path, key: PrivateKey | None = None) -> list[Path]:
         key: The key that signs the provenance; None: it is not signed.
 
     Raises:
-        NotBuilt: This is no checkout of git, or the build failed; what it said.
+        NotBuilt: This is no checkout of git, setuptools is missing or too old, or the build failed;
+            what it said.
     """
+    _check_setuptools()
     commit, time = _git("log", "-1", "--format=%H %ct").split()
     at = os.environ.get("SOURCE_DATE_EPOCH") or time
     out.mkdir(parents=True, exist_ok=True)
@@ -72,6 +76,22 @@ def built(home: str, out: Path, key: PrivateKey | None = None) -> list[Path]:
         raise NotBuilt(done.stderr.strip())
     files = sorted([*out.glob("*.tar.gz"), *out.glob("*.whl")])
     return [*files, *provenance.write(out, files, commit, int(at), home, key)]
+
+
+def _check_setuptools() -> None:
+    """Refuse a setuptools older than `pyproject.toml` asks for, as new environments may have."""
+    project = tomllib.loads((stage.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (required,) = project["build-system"]["requires"]
+    least = int(required.removeprefix("setuptools>="))
+    try:
+        found = version("setuptools")
+    except PackageNotFoundError:
+        found = "none"
+    if found == "none" or int(found.partition(".")[0]) < least:
+        raise NotBuilt(
+            f"a release is built with setuptools {least} or newer, and this environment has "
+            f"{found}: pip install '{required}'"
+        )
 
 
 def _tracked() -> list[str]:

@@ -302,7 +302,9 @@ def verify(output: Output, path: Path, names: tuple[str, ...]) -> int:
             for packed in loaded.entries
             if packed.meta.key in refused
         ]
-        output.table(["STATE", "NAME"], [*rows, *(("missing", name) for name in missing)])
+        rows += [("missing", name) for name in missing]
+        if rows:
+            output.table(["STATE", "NAME"], rows)
         state = "complete" if document.ok else "not to be used here"
         output.note(f"{counted(len(loaded.entries), 'kernel')}: every digest is right; {state}")
         if missing:

@@ -169,7 +169,11 @@ def ls(output: Output, arch: Arch | None, sort: str, failures: bool) -> None:
         if found:
             columns = ["KEY", ">SIZE", ">HITS", "LAST USE", "PINNED", "NAME"]
             output.table(columns, [_line(output, info) for info in found])
+        unread = {each.place: each.reason for each in _left_alone(store, ())} if store.bases else {}
         for base in ("", *map(str, store.bases)):
+            if reason := unread.get(f"JITGEN_BASE {base}"):
+                output.note(f"not read: {base}, {reason}")
+                continue
             here = [info for info in found if info.base == base]
             size = human_size(sum(info.size_bytes for info in here))
             where = f"{base}, which is only read" if base else str(store.root)

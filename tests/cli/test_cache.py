@@ -51,6 +51,21 @@ def test_ls_of_an_empty_cache(jitgen: Jitgen) -> None:
     assert "0 entries" in done.err
 
 
+def test_ls_says_which_base_is_not_read(
+    jitgen: Jitgen, keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said of a base that is not there that it had no entries, and was only read."""
+    base, none = tmp_path / "cache", tmp_path / "none"
+    monkeypatch.setenv("JITGEN_CACHE_DIR", str(tmp_path / "upper"))
+    monkeypatch.setenv("JITGEN_BASE", f"{base}:{none}")
+    notes = jitgen("cache", "ls").err.splitlines()
+
+    assert f"not read: {none}, there is no such folder" in notes
+    read = [line for line in notes if line.endswith("which is only read")]
+    assert len(read) == 1
+    assert read[0].startswith(f"{len(keys)} entries")
+
+
 @pytest.mark.parametrize("command", ["ls", "ls --failures", "stats", "explain 0123"])
 @pytest.mark.parametrize("below", ["", "v1"])
 def test_a_root_that_is_no_folder(

@@ -108,8 +108,10 @@ def test_the_commands(
         ).document
     seen = jitgen(f"bundle inspect {made} --json").document
     checked = jitgen(f"bundle verify {made} --plan {file} --json").document
+    read = jitgen(f"bundle verify {made} --plan {file}")
     taken = jitgen(f"bundle import {made} --json").document
 
+    assert (read.out, read.code) == ("", 0), "a table without rows"
     assert seen["digest"] == done["digest"] == checked["digest"] == taken["digest"]
     assert {keyid for row in seen["kernels"] for keyid in row["signed_by"]} == {SIGNER.keyid}
     assert (checked["ok"], checked["refused"], checked["missing"]) == (True, {}, [])

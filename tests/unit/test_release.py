@@ -17,6 +17,7 @@ import tarfile
 import venv
 import zipfile
 from email import message_from_bytes
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
 
@@ -214,6 +215,21 @@ class TestSignedProvenance:
 
         with pytest.raises(SigningError, match=r"intoto\.jsonl cannot be read"):
             provenance.check(tmp_path, self.key.public)
+
+
+@pytest.mark.parametrize(("found", "says"), [("65.5.0", "has 65.5.0"), (None, "has none")])
+def test_a_setuptools_that_cannot_build_is_refused_in_a_sentence(
+    found: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if found is None:
+            raise PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(release, "version", version)
+    with pytest.raises(release.NotBuilt, match=rf"{says}: pip install 'setuptools>=77'"):
+        release.built(HOME, tmp_path / "dist")
+    assert not (tmp_path / "dist").exists()
 
 
 @pytest.fixture(scope="module")
