@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -72,8 +73,10 @@ def run(output: Output, names: tuple[str, ...], arch: Arch | None, jobs: int | N
         for row in rows:
             for text in (*row.differences, *filter(None, [row.error])):
                 output.line(f"{row.name}: {text}")
-        other = sum(row.state != "same" for row in rows)
-        verdict = f"{other} not the same" if other else "the same to the byte"
+        counts = Counter(row.state.lower() for row in rows)
+        words = (("other", "not the same"), ("failed", "not compared"))
+        wrong = ", ".join(f"{counts[state]} {word}" for state, word in words if counts[state])
+        verdict = wrong or "the same to the byte"
         output.note(f"{counted(len(rows), 'kernel')}: {verdict} in {human_time(wall_s)}")
 
     output.report("verify", document, human)

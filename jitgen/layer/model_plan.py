@@ -65,7 +65,7 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
     """
     arch = target(arch)
     sweeps: dict[Sweep, None] = {}
-    described = ""
+    described: dict[str, None] = {}
     if has_group and max_tokens is None:
         raise InputError("max_tokens", "must be given with a group: those of each rank")
     whole = MoELayer.from_config(config, device="meta", dequantize=dequantize).config
@@ -89,14 +89,14 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
                     num_ranks=num_ranks,
                     quantise=quantise,
                 )
-                described = described or found.description
+                described[found.description] = None
                 sweeps |= dict.fromkeys(found.sweeps)
         most = min(max_tokens or whole.chunk_tokens, whole.chunk_tokens)
         for router in routers:
             for dtype in (DType.F32, DType.BF16):
                 problem = router.problem(dtype, whole.experts if has_group else local)
                 sweeps[Sweep(problem=problem, min_rows=1, max_rows=most)] = None
-    return Plan(name=name, description=described, sweeps=tuple(sweeps))
+    return Plan(name=name, description="; ".join(described), sweeps=tuple(sweeps))
 
 
 def _layers(

@@ -228,7 +228,10 @@ def rebuild_task(task: RebuildTask) -> Compared:
     with settings.scope(**task["settings"]):
         entry = Store.open(Path(task["root"]), mode="ro").read(task["key"])
         if entry is None:
-            gone = "the cache holds no good entry of it, so there is nothing to compare with"
+            gone = (
+                "the cache holds no good entry of it, so there is nothing to compare with: "
+                "compile it first, with jitgen prewarm"
+            )
             return Rebuilt(key=task["key"], name="", error=gone).to_json()
         # Nothing else lives in this process, so it is as good as another one of its own.
         return rebuilt(entry.meta, entry.files, where=Where.PROCESS).to_json()

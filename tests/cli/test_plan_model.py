@@ -101,7 +101,17 @@ def test_standard_output_and_json(jitgen: Jitgen, tmp_path: Path) -> None:
 
     assert document["plan"] == done.out
     assert (document["file"], document["arch"]) == (None, "cpu")
-    assert "32 of 32 experts, 4 for each token, hidden size 512, expert size 384" in done.err
+    assert "32 of 32 experts, 4 for each token, hidden size 512, expert size 384:" in done.err
+
+
+def test_the_description_has_every_number_of_ranks(jitgen: Jitgen, tmp_path: Path) -> None:
+    """It named the experts of the first number alone."""
+    config(tmp_path)
+    done = jitgen("plan from-config --arch cpu --max-tokens 64 --expert-ranks 1,8", str(tmp_path))
+
+    assert "32 of 32 experts, 4 for each token, hidden size 512, expert size 384; 4 of 32 " in (
+        done.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,13 @@ def test_the_command(entry: Entry, kernel_root: Path, cache_root: Path, jitgen: 
     assert bad.code == 1
     assert bad.out.startswith("STATE")
     assert "OTHER  " in bad.out
+    assert "1 kernel: 1 not the same in " in bad.err
     assert f"the first other one is at {len(entry.library) // 2}; other sections: " in bad.out
     assert jitgen("verify --rebuild deepseek-v3 --problem 1:2:3:4").code == 2
     store.remove(entry.key)
     gone = jitgen(f"verify --rebuild {NAME}")
     assert (gone.code, "holds no good entry" in gone.out) == (1, True)
+    assert "1 kernel: 1 not compared in " in gone.err
 
 
 def test_a_record_that_lies(entry: Entry) -> None:

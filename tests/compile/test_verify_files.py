@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from jitgen.compile import compiler
 from jitgen.errors import CompileError, ConfigError, EmulationError
-from jitgen.verify import Case, Verification, cases, verify_file
+from jitgen.verify import Case, Verification, verify_file
 from jitgen.verify.files import Compiled, result_of
-from tests import needs
+from tests import documents, needs
 
 pytestmark = [needs.compiler, needs.linker]
 
@@ -122,27 +124,26 @@ def test_instructions_that_no_case_reaches(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_others_compiled(tmp_path: Path) -> None:
-    """Its cases need no compiler; arguments are in their order."""
-    case = cases.load(EXAMPLE)[0]
-    given = [
-        compiler.STREAM if x is cases.STREAM else x
-        for x in cases.parameters(case).compiled.values()
-    ]
-    library, ptx = compiler.compile_function(case.entry, given, name="theirs", arch="sm_90a")
-    (tmp_path / "k.so").write_bytes(library)
-    (tmp_path / "k.ptx").write_text(ptx)
-    (tmp_path / "c.py").write_text(
-        "import torch\nfrom jitgen.verify import Case\n"
-        "def verify_cases():\n"
-        "    x = torch.ones(18, 8)\n"
-        "    yield Case(arguments={'x': x, 'y': 0 * x, 'factor': 3.0}, expected={'y': 3 * x})\n"
+    """By the lines of docs/verify.md. Its cases need no compiler; arguments are in their order."""
+    export, given = documents.blocks("docs/verify.md", "py")
+    (tmp_path / "kernel.py").write_bytes(EXAMPLE.read_bytes())
+    (tmp_path / "export.py").write_text(export)
+    (tmp_path / "c.py").write_text(given)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    subprocess.run(
+        [sys.executable, "export.py"],
+        cwd=tmp_path,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
     )
-    theirs = Compiled(library=tmp_path / "k.so", ptx=tmp_path / "k.ptx", symbol="theirs")
+    subprocess.run(["gcc", "-shared", "kernel.o", "-o", "k.so"], cwd=tmp_path, check=True)
+    (ptx,) = tmp_path.glob("cutlass_scale_*.ptx")
+    theirs = Compiled(library=tmp_path / "k.so", ptx=ptx, symbol="scale")
 
     (found,) = verify_file(tmp_path / "c.py", compiled=theirs, modes="eager")
 
     assert found.is_right
-    assert (found.name, found.arch) == ("c.py:theirs", "sm_90a")
+    assert (found.name, found.arch) == ("c.py:scale", "sm_90a")
 
 
 @pytest.mark.parametrize(
