@@ -226,8 +226,15 @@ def carried() -> Iterator[None]:
         yield
 
 
-def work(rank: int, ranks: int, meeting: str, parts: list[str]) -> None:
+def work(rank: int, ranks: int, meeting: str, names: list[str]) -> None:
     """Do the work of one rank."""
+    run_parts([PARTS[name] for name in names], rank, ranks, meeting)
+
+
+def run_parts(
+    parts: Iterable[Callable[[int, int], None]], rank: int, ranks: int, meeting: str
+) -> None:
+    """Join the other ranks, and run each part as this rank."""
     torch.cuda.set_device(rank)
     dist.init_process_group(
         "nccl",
@@ -238,8 +245,8 @@ def work(rank: int, ranks: int, meeting: str, parts: list[str]) -> None:
     )
     log(rank, torch.cuda.get_device_name(), "x", ranks, "torch", torch.__version__)
     with carried(), torch.no_grad():
-        for name in parts:
-            PARTS[name](rank, ranks)
+        for part in parts:
+            part(rank, ranks)
             torch.cuda.empty_cache()
     dist.barrier()
     torch.cuda.synchronize()
@@ -277,14 +284,16 @@ def command(
     parser = argparse.ArgumentParser(description=words)
     parser.add_argument("action", choices=["prewarm", "run"])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--parts", default=",".join(every), help="of the run")
+    parser.add_argument("--parts", default=",".join(every), help=f"of the run: {', '.join(every)}")
     asked = parser.parse_args()
+    names = asked.parts.split(",")
+    if unknown := {*names} - {*every}:
+        parser.error(f"--parts must be among {', '.join(every)} (got {', '.join(unknown)})")
     if asked.action == "prewarm":
         prewarm(asked.ranks)
         return
     with tempfile.TemporaryDirectory() as folder:
-        parts = asked.parts.split(",")
-        mp.spawn(work, (asked.ranks, f"{folder}/meeting", parts), nprocs=asked.ranks)
+        mp.spawn(work, (asked.ranks, f"{folder}/meeting", names), nprocs=asked.ranks)
 
 
 if __name__ == "__main__":

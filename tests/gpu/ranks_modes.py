@@ -32,10 +32,10 @@ from tests.gpu.expert_parallel import (
     TOKENS,
     TOP_K,
     captured,
-    carried,
     command,
     log,
     part_of,
+    run_parts,
     time_of,
     tokens_of,
     weights_of,
@@ -229,22 +229,9 @@ PARTS = {
 }
 
 
-def work(rank: int, ranks: int, meeting: str, parts: list[str]) -> None:
+def work(rank: int, ranks: int, meeting: str, names: list[str]) -> None:
     """Do the work of one rank."""
-    torch.cuda.set_device(rank)
-    dist.init_process_group(
-        "nccl",
-        init_method=f"file://{meeting}",
-        rank=rank,
-        world_size=ranks,
-        device_id=torch.device("cuda", rank),
-    )
-    log(rank, torch.cuda.get_device_name(), "x", ranks, "torch", torch.__version__)
-    with carried(), torch.no_grad():
-        for name in parts:
-            PARTS[name](rank, ranks)
-    dist.barrier()
-    torch.cuda.synchronize()
+    run_parts([PARTS[name] for name in names], rank, ranks, meeting)
 
 
 class Blank:

@@ -30,10 +30,10 @@ from tests.gpu.expert_parallel import (
     LARGE,
     SMALL,
     captured,
-    carried,
     command,
     log,
     part_of,
+    run_parts,
     time_of,
     tokens_of,
     weights_of,
@@ -123,22 +123,9 @@ def times(rank: int, ranks: int) -> None:
 PARTS = {"bits": bits, "times": times}
 
 
-def work(rank: int, ranks: int, meeting: str, parts: list[str]) -> None:
+def work(rank: int, ranks: int, meeting: str, names: list[str]) -> None:
     """Do the work of one rank."""
-    torch.cuda.set_device(rank)
-    dist.init_process_group(
-        "nccl",
-        init_method=f"file://{meeting}",
-        rank=rank,
-        world_size=ranks,
-        device_id=torch.device("cuda", rank),
-    )
-    log(rank, torch.cuda.get_device_name(), "x", ranks, "torch", torch.__version__)
-    with carried(), torch.no_grad():
-        for name in parts:
-            PARTS[name](rank, ranks)
-    dist.barrier()
-    torch.cuda.synchronize()
+    run_parts([PARTS[name] for name in names], rank, ranks, meeting)
 
 
 def configs(ranks: int) -> Iterator[Config]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Micro-batches of a layer that ranks share: how many there are, what waits for what on the two
-streams of a GPU, and how products and exchanges share its SMs.
+Micro-batches of a layer that ranks share: what waits for what on the two streams of a GPU, and how
+products and exchanges share its SMs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-import jitgen
 from jitgen.config import Arch
 from jitgen.layer import passes
 from jitgen.layer.passes import Passes
@@ -22,8 +21,6 @@ from jitgen.ops.launch import AnyLaunch
 from jitgen.parallel.wire import Slot
 from jitgen.runtime import devices
 from jitgen.runtime.session import Session, sparing
-
-DEEPSEEK = jitgen.MoEConfig(hidden=7168, intermediate=2048, experts=256, top_k=8)
 
 
 class Stream:
