@@ -2,11 +2,10 @@
 """
 Statistics of entries (names, sizes, uses) and remembered failures, in one database.
 
-diskcache holds it, as text only (see `textdisk`). The entries are authoritative: if the index is
-lost, only the counts of uses and the remembered failures are lost; everything else is read again
-from the entries. An index that is damaged, or was tampered with, is moved aside and started anew;
-nothing in it is executed, followed or deleted. 256 rows, one for each first byte of a key, hold
-what is known of the entries, so that 10,000 of them are read in some 20 ms.
+The entries are authoritative: if the index is lost, only the counts of uses and the remembered
+failures are lost; everything else is read again from the entries. 256 rows of the `database`, one
+for each first byte of a key, hold what is known of the entries, so that 10,000 of them are read in
+some 20 ms.
 
 Opening costs tens of milliseconds, so neither loading a kernel nor publishing one does it: they
 write to the `journal`. Only remembered failures, lists and counts open it.
@@ -15,13 +14,11 @@ write to the `journal`. Only remembered failures, lists and counts open it.
 from __future__ import annotations
 
 import json
-import os
 import stat
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,11 +26,10 @@ from jitgen.cache.entry import is_key
 from jitgen.cache.folder import Damaged, Folder, unique_name
 from jitgen.cache.root import Root
 from jitgen.errors import CacheError
-from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.support.documents import BadDocument, parse_json
-from jitgen.support.failing import is_passing
 
 if TYPE_CHECKING:
+    from jitgen.cache.database import Database
     from jitgen.cache.failures import Failure
     from jitgen.cache.rows import Change, IndexRow
     from jitgen.cache.textdisk import Table
@@ -41,9 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_TIMEOUT_S = 2.0  # to wait for another process that writes
-_MOST_BYTES = 2**24  # of the database: some 60,000 entries, and seconds to read
-_REST_S = 30.0  # to leave an index alone that could not be used
 _FAILURE = "failure:"
 _TRAFFIC = "traffic"
 _JOURNAL = "journal"
@@ -51,8 +44,6 @@ _MAX_LINE = 4096  # bytes of a line of the journal
 _MAX_RECORDS = 2**16  # read at once; further records are lost, as are those beyond its size
 MOST_JOURNAL_BYTES = 4 * 2**20
 """Bytes of the journal above which uses are not recorded, until a process opens the index."""
-
-_inherited: list[object] = []  # connections of a parent process, which a child must not even close
 
 
 class NullIndex:
@@ -143,22 +134,20 @@ class Index(NullIndex):
     The index under one root: a database, and a journal of what it has not taken over yet.
 
     No method raises for anything that the disk or the database does. Safe to use from any thread,
-    and in a forked child, which opens its own connection.
+    and in a forked child.
     """
 
     def __init__(self, root: Root) -> None:
         super().__init__()
         self._root = root
-        self._directory = root.base / "index"
-        self._database = self._directory / "cache.db"
-        self._hints = self._directory / "failed"
+        self._hints = root.base / "index" / "failed"
         self._journal = Journal(root)
-        self._lock = threading.RLock()
-        self._pid = os.getpid()
-        self._table: Table | None = None
-        self._closing: weakref.finalize[..., Index] | None = None
-        self._inode = 0
-        self._rests_until = 0.0
+
+    @cached_property
+    def _database(self) -> Database:
+        from jitgen.cache.database import Database
+
+        return Database(self._root)
 
     def record_use(self, key: str, tier: str = "disk") -> None:
         """Note that `key` was loaded from `tier`. Costs one append; the database stays closed."""
@@ -176,7 +165,7 @@ class Index(NullIndex):
         """Return where kernels came from, day by day."""
         from jitgen.cache.traffic import read
 
-        if not _exists(self._database) and self._journal.is_empty():
+        if not _exists(self._database.path) and self._journal.is_empty():
             return read(None)
         return read(self._run(self._traffic, None))
 
@@ -204,7 +193,7 @@ class Index(NullIndex):
         Return the known rows by key; some entries may be missing, and some rows be of removed
         entries.
         """
-        if not _exists(self._database) and self._journal.is_empty():
+        if not _exists(self._database.path) and self._journal.is_empty():
             return {}
         return self._run(self._rows, {})
 
@@ -263,13 +252,11 @@ class Index(NullIndex):
     def reset(self) -> None:
         """Move the index aside and start anew."""
         super().reset()
-        self._move_aside("it is rebuilt")
+        self._database.move_aside("it is rebuilt")
 
     def close(self) -> None:
         """Close the database; it opens again when it is needed."""
-        if self._closing is not None and self._pid == os.getpid():
-            self._closing()
-            self._table = self._closing = None
+        self._database.close()
 
     def _drop_hint(self, key: str) -> None:
         with suppress(OSError):
@@ -304,66 +291,10 @@ class Index(NullIndex):
             table.set(_TRAFFIC, counted(table.get(_TRAFFIC), records))
 
     def _run(self, operation: Callable[[Table], T], default: T) -> T:
-        """
-        Return the result of `operation`; if the database fails, return `default`. The index
-        degrades only here.
-        """
-        if self._pid != os.getpid():
-            _inherited.append(self._table)
-            self._table, self._lock, self._pid = None, threading.RLock(), os.getpid()
-            self._closing = None
-        with self._lock:
-            if time.monotonic() < self._rests_until:
-                return default
-            for _ in range(2):
-                try:
-                    result = operation(self._open())
-                    self.reason = ""
-                    return result
-                except Exception as error:  # a damaged database makes diskcache raise anything
-                    reason = f"{type(error).__name__}: {error}"
-                    if _is_passing(error):
-                        break
-                    self._move_aside(reason)
-            self._rests_until, self.reason = time.monotonic() + _REST_S, reason
-            warn_once("cache index", "doing without the index of the kernel cache: %s", reason)
-        return default
-
-    def _open(self) -> Table:
-        """Return the open database; open it anew if its file was removed or replaced."""
-        from jitgen.cache.textdisk import Table, UnsafeRow
-
-        with suppress(OSError):
-            if self._table is not None and self._database.lstat().st_ino == self._inode:
-                return self._table
-        self.close()
-        try:
-            with self._root.create() as base, base.service("index") as folder:
-                _check_files(folder)
-        except Damaged as damage:
-            raise UnsafeRow(str(damage)) from None
-        self._table = Table(self._directory, _TIMEOUT_S)
-        # A store is dropped when its last user is; no caller has to close it.
-        self._closing = weakref.finalize(self, _close, self._table, self._pid)
-        self._inode = self._database.lstat().st_ino
-        return self._table
-
-    def _move_aside(self, reason: str) -> None:
-        from jitgen.cache.publishing import clear_way
-
-        self.close()
-        with suppress(OSError, CacheError), self._root.create() as base:
-            clear_way(base, base, "index")
-            with base.service("index"):
-                pass
-        events.emit(Event(kind=EventKind.QUARANTINE, kernel="index", detail=reason))
-
-
-def _close(table: Table, pid: int) -> None:
-    """Close a database that this process opened."""
-    if os.getpid() == pid:
-        with suppress(Exception):
-            table.close()
+        """Return the result of `operation`; if the database fails, return `default`."""
+        result = self._database.run(operation, default)
+        self.reason = self._database.reason
+        return result
 
 
 def _exists(path: Path) -> bool:
@@ -376,46 +307,6 @@ def _exists(path: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _check_files(folder: Folder) -> None:
-    """
-    Raise Damaged if a file of the database is too large or no regular file: diskcache would follow
-    a link.
-    """
-    for name in folder.names():
-        found = folder.stat(name)
-        if not name.startswith("cache.db") or found is None:
-            continue
-        if not stat.S_ISREG(found.st_mode):
-            raise Damaged("is no regular file", folder.path / name)
-        if found.st_size > _MOST_BYTES:
-            raise Damaged(f"has {found.st_size} bytes", folder.path / name)
-
-
-def _is_passing(error: Exception) -> bool:
-    """
-    Return whether the index may be intact but cannot be used at the moment, so that it must not be
-    replaced.
-    """
-    import sqlite3
-
-    if isinstance(error, sqlite3.Error):
-        return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (
-            sqlite3.SQLITE_BUSY,
-            sqlite3.SQLITE_LOCKED,
-            sqlite3.SQLITE_FULL,
-            sqlite3.SQLITE_READONLY,
-            sqlite3.SQLITE_NOMEM,
-            sqlite3.SQLITE_PERM,
-            sqlite3.SQLITE_CANTOPEN,  # another user's folder, or no descriptors left
-            sqlite3.SQLITE_IOERR,
-        )
-    if isinstance(error, (FileExistsError, NotADirectoryError)):
-        return False
-    # diskcache's Timeout is told by its name, for diskcache itself may be what is missing.
-    is_busy = type(error).__name__ == "Timeout"
-    return is_busy or isinstance(error, (OSError, CacheError, ImportError)) or is_passing(error)
 
 
 class Journal:

@@ -86,7 +86,7 @@ DOCUMENTS: dict[str, str] = {
         f"bench {suite}": " ".join(f"bench_documents:_{name}" for name in names)
         for suite, names in _BENCH.items()
     },
-    "tune": "tune:_Tuned tune:_TakenOver tune_space:_Searched",
+    "tune": "tune:_Tuned tune_tables:_TakenOver tune_space:_Searched",
     "demo": "demo:_Demonstrated",
     "doctor": "doctor:_Diagnosis",
     "serve": "serve:_CheckedConfig",

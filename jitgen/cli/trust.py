@@ -8,22 +8,22 @@ The root key only signs trust documents; keep it on a machine that does nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import click
 
+from jitgen.cli import trust_words as words
 from jitgen.cli.options import refuse, stacked, with_output
 from jitgen.cli.output import ExitCode, Output
 from jitgen.cli.paths import PRIVATE_KEY, TO_WRITE, ToRead
 from jitgen.cli.trust_document import document_path, is_there, read_document, write_document
 from jitgen.errors import CacheError, SigningError
 from jitgen.signing import edit, times
-from jitgen.signing.keys import PrivateKey, PublicKey, is_digest
+from jitgen.signing.keys import PrivateKey
 from jitgen.signing.standing import SHOWN as _SHOWN
-from jitgen.signing.trust import Trust, is_comment
 from jitgen.support import vocabulary as v
 from jitgen.support.codec import inline
 from jitgen.support.frozen import frozen
@@ -166,8 +166,8 @@ def add(
     before = read_document(path)
     changed = edit.added(
         before.trust,
-        _public(key),
-        comment=_checked(comment),
+        words.public_key(key),
+        comment=words.comment(comment),
         signs=timedelta(days=signs),
         valid=timedelta(days=valid),
     )
@@ -214,9 +214,9 @@ def rotate(
         return
     changed = edit.rotated(
         before.trust,
-        _public(key),
-        comment=_checked(comment),
-        replaces=tuple(_keyid(text, before.trust) for text in replaces),
+        words.public_key(key),
+        comment=words.comment(comment),
+        replaces=tuple(words.keyid(text, before.trust) for text in replaces),
         overlap=timedelta(days=days["overlap"]),
         signs=timedelta(days=days["signs"]),
         valid=lasts,
@@ -254,12 +254,12 @@ def revoke(
     if not digests:
         refuse("needs a DIGEST, whose revocation it explains", "reason")
     before_this = read_document(path)
-    found = tuple(_digest(text, before_this.trust) for text in digests)
+    found = tuple(words.digest(text, before_this.trust) for text in digests)
     changed = edit.revoked(
         before_this.trust,
         found,
-        reason=_checked(reason),
-        before=None if before is None else _moment(before),
+        reason=words.comment(reason),
+        before=None if before is None else words.moment(before),
         valid=timedelta(days=valid),
     )
     why = dict.fromkeys(found, reason)
@@ -288,9 +288,9 @@ def unrevoke(
     path = document_path(path)
     before = read_document(path)
     revoked = {**before.trust.revoked_keys, **before.trust.revoked}
-    found = tuple(_one_of(text, revoked) for text in digests)
+    found = tuple(words.one_of(text, revoked) for text in digests)
     changed = edit.restored(before.trust, found, timedelta(days=valid))
-    why = dict.fromkeys(found, _checked(reason))
+    why = dict.fromkeys(found, words.comment(reason))
     write_document(output, "unrevoke", path, before, changed, PrivateKey.load(root_key), why=why)
 
 
@@ -381,90 +381,3 @@ def show(output: Output, path: Path | None) -> int:
 
     output.report("trust show", _Shown(trust=said.to_json(), digest=found.digest), human)
     return ExitCode.FAILED if is_over else ExitCode.OK
-
-
-def _public(text: str) -> PublicKey:
-    """Return the public key `text`, or that of the private key in the file `text`."""
-    path = Path(text)
-    if path.is_file():
-        return PrivateKey.load(path).public
-    try:
-        return PublicKey.parse(text)
-    except SigningError:
-        raise click.UsageError(
-            f"{text!r} is neither a key's file nor a public key; jitgen trust key makes the one "
-            "and prints the other"
-        ) from None
-
-
-def _digest(text: str, said: Trust) -> str:
-    """
-    Return `text` if it is a digest, else the keyid of `said` that begins with it; raises
-    click.UsageError if there is none, or several.
-    """
-    if is_digest(text):
-        return text
-    found = _begun(text, said.keys)
-    if found is None:
-        raise click.UsageError(
-            f"{text!r} is no digest: 64 hexadecimal digits, lower case, or at least the {_SHOWN} "
-            "of a key that jitgen trust show prints"
-        )
-    return found
-
-
-def _one_of(text: str, known: Mapping[str, str]) -> str:
-    """
-    Return the digest in `known` that equals or begins with `text`; otherwise `text`, if it is a
-    digest; raises click.UsageError if it is none, or begins several.
-    """
-    if (found := _begun(text, known)) is not None:
-        return found
-    if is_digest(text):
-        return text
-    listed = ", ".join(digest[:_SHOWN] for digest in known)
-    revoked = f"revoked are {listed}" if known else "nothing is revoked"
-    raise click.UsageError(f"{text!r} is not revoked, or too short: {revoked}")
-
-
-def _begun(text: str, known: Iterable[str]) -> str | None:
-    """
-    Return the digest in `known` that begins with `text`; None if there is none, or `text` is too
-    short; raises click.UsageError if there are several.
-    """
-    found = [digest for digest in known if digest.startswith(text)]
-    if len(text) < _SHOWN or not found:
-        return None
-    if len(found) > 1:
-        raise click.UsageError(f"{text!r} begins {' and '.join(found)}: give more digits of one")
-    return found[0]
-
-
-def _keyid(text: str, said: Trust) -> str:
-    """
-    Return the keyid in `said` that equals or begins with `text`; raises click.UsageError if there
-    is none, or several.
-    """
-    found = _digest(text, said)
-    if found not in said.keys:
-        known = ", ".join(keyid[:_SHOWN] for keyid in said.keys) or "none"
-        raise click.UsageError(f"there is no key {text!r} in the trust document; it has {known}")
-    return found
-
-
-def _checked(text: str) -> str:
-    if not is_comment(text):
-        raise click.UsageError("a comment or reason is one line of at most 200 characters")
-    return text
-
-
-def _moment(text: str) -> datetime:
-    try:  # the first and the last year have times that no time zone can say
-        found = datetime.fromisoformat(text).astimezone().replace(microsecond=0)
-    except (ValueError, OverflowError):
-        raise click.UsageError(f"{text!r} is no time such as 2026-01-02T03:04:05+00:00") from None
-    if found > times.now():
-        raise click.UsageError(
-            f"--before {text} lies in the future: nothing that is signed until then would count"
-        )
-    return found

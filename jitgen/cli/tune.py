@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,22 +15,17 @@ from jitgen.cli import tune_space
 from jitgen.cli.options import ARCH, SECONDS, refuse, with_output, with_sizes
 from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.cli.paths import ToWrite
+from jitgen.cli.tune_tables import STANDARD_OUTPUT, export_to_file, import_from_file
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.problem import Problem
 from jitgen.errors import ConfigError
 from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as plan_names
-from jitgen.selection.record import MAX_TABLE_BYTES, BadRecord
 from jitgen.support import vocabulary as v
 from jitgen.support.codec import like
-from jitgen.support.documents import BadDocument, parse_json, read_bounded, read_stream
 from jitgen.support.frozen import frozen
-from jitgen.support.text import shown
 from jitgen.targets.devices import default_arch
-
-_LONG = 80  # characters of a table's description
-_MOST_SKIPPED = 20  # records of an imported table that are named on a terminal
 
 if TYPE_CHECKING:
     from jitgen.autotune import TuningReport, TuningRow
@@ -44,7 +37,6 @@ _WORDS = (
     *("layout", "scale_granularity", "a_dtype", "b_dtype", "out_dtype"),
     *("a_scale_granularity", "b_layout", "bias"),
 )
-_STANDARD_OUTPUT = Path("-")
 
 
 @frozen
@@ -82,23 +74,6 @@ class _Tuned:
     exported: v.File | None
     problems: Sequence[_TunedProblem]
     left_out: Annotated[Mapping[str, v.Count], v.by("operation")]
-
-
-@frozen
-class _HereAndThere:
-    """A condition on this machine, and on the machine where a table was measured."""
-
-    here: object
-    there: object
-
-
-@frozen
-class _TakenOver:
-    device: str
-    arch: v.ArchName
-    taken: v.Count
-    skipped: Annotated[Mapping[str, v.Reason], v.by("problem")]
-    differences: Mapping[str, _HereAndThere]
 
 
 @click.command(
@@ -179,14 +154,14 @@ def tune(
         if problems or export_to is not None or again:
             raise click.UsageError("--import goes alone: it measures and writes nothing")
         refuse("not with --import, which measures nothing", "time_limit")
-        return _import(output, import_from, arch)
+        return import_from_file(output, import_from, arch)
     if problems is None and export_to is None:
         raise click.UsageError(
             f"name a plan ({', '.join(plan_names())}), or give --groups, --m, --n and --k"
         )
     if problems is None:
         refuse("not with --export alone, which measures nothing", "again", "time_limit")
-    if output.is_json and export_to == _STANDARD_OUTPUT:
+    if output.is_json and export_to == STANDARD_OUTPUT:
         raise click.UsageError("--json and --export - both print a document: choose one")
     from jitgen.cache import Store
 
@@ -197,7 +172,7 @@ def tune(
             output, store, target, problems, calls=calls, again=again, time_limit_s=time_limit
         )
     if export_to is not None:
-        _export(output, store, target, export_to, report)
+        export_to_file(output, store, target, export_to, report)
     _tell(output, target, report, export_to, left_out)
     return ExitCode.OK if report is None or report.ok else ExitCode.FAILED
 
@@ -295,71 +270,6 @@ def _run(
         )
 
 
-def _export(
-    output: Output, store: Store, arch: Arch, path: Path, report: TuningReport | None
-) -> None:
-    from jitgen.autotune import export_table
-
-    problems = None if report is None else [row.problem for row in report.rows]
-    table = export_table(store, arch, problems)
-    if report is None and not table.records:
-        raise ConfigError(f"nothing was measured for {arch} here; run: jitgen tune PLAN")
-    text = json.dumps(table.to_json(), indent=1) + "\n"
-    if path == _STANDARD_OUTPUT:
-        output.text(text)
-        return
-    try:
-        path.write_text(text, encoding="ascii")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
-    output.note(f"wrote {counted(len(table.records), 'record')} of {table.device} to {path}")
-
-
-def _import(output: Output, path: Path, arch: Arch | None) -> int:
-    from jitgen.autotune import import_table
-    from jitgen.cache import Store
-
-    try:
-        data = (
-            read_stream(sys.stdin.buffer, MAX_TABLE_BYTES)
-            if str(path) == "-"
-            else read_bounded(path, MAX_TABLE_BYTES)
-        )
-        document = parse_json(data, max_bytes=MAX_TABLE_BYTES)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
-    except BadDocument as error:
-        raise ConfigError(f"{path} is no JSON table: {error}") from error
-    if arch is not None and isinstance(document, dict) and document.get("arch") != str(arch):
-        raise ConfigError(f"{path} is for {shown(document.get('arch'))}, not for {arch}")
-    try:
-        found = import_table(Store.open(), document)
-    except BadRecord as error:
-        raise ConfigError(f"{path} is no table: {error}") from error
-
-    def human() -> None:
-        output.line(f"took over {counted(len(found.taken), 'record')} of {found.table.device}")
-        for name, (here, there) in found.differences.items():
-            output.note(f"measured with {name} {str(there)[:_LONG]}; here it is {here}")
-        for name, reason in list(found.skipped.items())[:_MOST_SKIPPED]:
-            output.note(f"left out {name}: {reason}")
-        if (rest := len(found.skipped) - _MOST_SKIPPED) > 0:
-            output.note(f"left out {rest} more; --json names them all")
-
-    document = _TakenOver(
-        device=found.table.device,
-        arch=found.table.arch,
-        taken=len(found.taken),
-        skipped=found.skipped,
-        differences={
-            name: _HereAndThere(here=here, there=there)
-            for name, (here, there) in found.differences.items()
-        },
-    )
-    output.report("tune", document, human)
-    return ExitCode.OK
-
-
 def _tell(
     output: Output,
     arch: Arch,
@@ -373,7 +283,7 @@ def _tell(
     def human() -> None:
         if report is None:
             return
-        if export_to != _STANDARD_OUTPUT:
+        if export_to != STANDARD_OUTPUT:
             output.table(
                 ["STATE", ">TIME (us)", ">AHEAD", "PROBLEM", "KERNEL"],
                 [tuple(_cells(row)) for row in rows],

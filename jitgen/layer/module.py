@@ -3,29 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.compiler import is_compiling
 
 from jitgen.config import Arch, Config
 from jitgen.errors import InputError
 from jitgen.layer import plan as plans
+from jitgen.layer.bound import BoundExperts, look_again, require_weights
 from jitgen.layer.call import run
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.experts import run_experts
-from jitgen.layer.gates import require_gates
 from jitgen.layer.lora import ExpertLora, require_fit
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
 from jitgen.ops.route.results import Routing, Sorting
-from jitgen.ops.tensors import require
 from jitgen.plans.plan import Plan, configs
 from jitgen.plans.prewarm import PrewarmReport, prewarm
 from jitgen.support.moved import with_new_names
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from jitgen.parallel.moves import Move
 
 
-class MoELayer(nn.Module):
+class MoELayer(BoundExperts):
     """
     The experts of a layer, or one rank's share of them: a module that holds weights and calls
     `jitgen.moe`.
@@ -98,7 +96,6 @@ class MoELayer(nn.Module):
         lora: ExpertLora | None = None,
         one_launch: bool | None = False,
     ) -> None:
-        super().__init__()
         for name, given, kind in (
             ("config", config, MoEConfig),
             ("weights", weights, ExpertWeights),
@@ -110,49 +107,28 @@ class MoELayer(nn.Module):
                     name, f"must be a jitgen.{wanted_type} (got {type(given).__name__})"
                 )
         plans.require_tokens(max_tokens)
-        self._wire: Wire | None = None
+        wire: Wire | None = None
         if group is not None:
             from jitgen.layer import ranks
 
             if lora is not None:
                 raise InputError("lora", "must be None with a group: adapters stay on a rank")
-            of_rank = ranks.shared(group, config, weights, max_tokens, expert_map)
-            self._wire, config, weights = of_rank
+            wire, config, weights = ranks.shared(group, config, weights, max_tokens, expert_map)
         elif expert_map is not None:
             raise InputError("expert_map", "must be None without a group")
-        _require_fit(config, weights)
+        require_weights(config, weights)
         if lora is not None:
             require_fit(lora, config, weights)
+        _require_one_launch(one_launch, has_memory=max_tokens is not None or workspace is not None)
+        if one_launch is not False and group is not None:
+            raise InputError("one_launch", "must be False with a group: ranks wait for each other")
+        super().__init__(Chain(config=config, weights=weights, one_launch=one_launch))
         self.lora = lora
         self.config = config
         self.max_tokens = max_tokens
         self._workspace = workspace
-        for name, tensor in weights.tensors.items():
-            if isinstance(tensor, nn.Parameter):
-                self.register_parameter(name, tensor)
-            else:
-                self.register_buffer(name, tensor)
-        _require_one_launch(one_launch, has_memory=max_tokens is not None or workspace is not None)
-        if one_launch is not False and group is not None:
-            raise InputError("one_launch", "must be False with a group: ranks wait for each other")
-        self._made = Chain(config=config, weights=weights, one_launch=one_launch)
-        self._number = None if self._wire is None else ranks.numbered(self)
-        self.register_load_state_dict_post_hook(_look_again)  # type: ignore[no-untyped-call]
-
-    @property
-    def weights(self) -> ExpertWeights:
-        """The present weights of the layer's experts on this rank."""
-        return self._chain.weights
-
-    @property
-    def _chain(self) -> Chain:
-        """The chain of launches with the present weights."""
-        made, buffers, parameters = self._made, self._buffers, self._parameters
-        for name, tensor in made.weights.tensors.items():
-            if buffers.get(name) is not tensor and parameters.get(name) is not tensor:
-                made = self._made = self._bind()
-                break
-        return made
+        self._wire = wire
+        self._number = None if wire is None else ranks.numbered(self)
 
     @property
     def workspace(self) -> Workspace | None:
@@ -195,7 +171,7 @@ class MoELayer(nn.Module):
         """
         from jitgen.layer import ranks
 
-        return ranks.move(self._wire, expert_map, self.weights, partial(_look_again, self))
+        return ranks.move(self._wire, expert_map, self.weights, partial(look_again, self))
 
     @property
     def num_ranks(self) -> int:
@@ -593,31 +569,12 @@ class MoELayer(nn.Module):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """
-        Move the weights; a change of their type is refused, because it would change their values.
-        """
-        made = self._chain
-        for name, tensor in made.weights.tensors.items():
-            if fn(tensor.new_empty(0)).dtype is not tensor.dtype:
-                raise InputError(
-                    name,
-                    f"must stay {tensor.dtype}: a layer of experts can be moved, and not be cast; "
-                    "build it from other weights",
-                )
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        """Move the weights and the adapters; the memory is allocated anew."""
+        super()._apply(fn, recurse)
         if self.lora is not None:
             self.lora = self.lora.moved(fn)
         self._workspace = None
-        self._made = replace(made, weights=made.weights.of(self._tensors(made.weights)))
         return self
-
-    def chain_of(self, tensors: Sequence[Tensor]) -> Chain:
-        """Return the chain with other values of its weights, given in the order of their names."""
-        made = self._chain
-        named = dict(zip(made.weights.tensors, tensors, strict=True))
-        if all(named[name] is each for name, each in made.weights.tensors.items()):
-            return made
-        return replace(made, weights=made.weights.of(named))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the state of a copied layer; if ranks share it, the copy gets its own number."""
@@ -627,25 +584,6 @@ class MoELayer(nn.Module):
 
             self._number = ranks.numbered(self)
 
-    def _bind(self) -> Chain:
-        """
-        Return the chain with the present weights.
-
-        Raises:
-            InputError: The weights do not fit this layer.
-        """
-        before = self._made.weights
-        weights = before.replaced(self._tensors(before))
-        _require_fit(self.config, weights)
-        return replace(self._made, weights=weights)
-
-    def _tensors(self, like: ExpertWeights) -> dict[str, Tensor]:
-        """Return the tensors of the module that have the names of those of `like`."""
-        found = {name: getattr(self, name, None) for name in like.tensors}
-        for name, tensor in found.items():
-            require(name, tensor)
-        return found  # type: ignore[return-value]
-
 
 def _require_one_launch(one_launch: object, *, has_memory: bool) -> None:
     if not any(one_launch is each for each in (False, True, None)):
@@ -654,24 +592,8 @@ def _require_one_launch(one_launch: object, *, has_memory: bool) -> None:
         raise InputError("one_launch", "must be False without max_tokens and workspace")
 
 
-def _require_fit(config: MoEConfig, weights: ExpertWeights) -> None:
-    """Require weights with the sizes, gates and numbers of a layer's config."""
-    have = (weights.groups, weights.hidden, weights.intermediate)
-    wanted = (config.groups, config.hidden, config.intermediate)
-    if have != wanted:
-        raise InputError(
-            "weights", f"must have G, H, I = {wanted}, as the config says (got {have})"
-        )
-    require_gates(config, weights)
-
-
 def _is_too_large(x: object, workspace: Workspace) -> bool:
     """Say whether matrices of tokens have more rows than the workspace has room for."""
     if not isinstance(x, Tensor) or x.dim() != 3:  # which is refused later
         return False
     return not workspace.has_room(x.shape[0], x.shape[1])
-
-
-def _look_again(layer: MoELayer, *_: object) -> None:
-    """Make a layer read newly loaded values now, instead of in the middle of its next call."""
-    layer._made = layer._bind()

@@ -47,7 +47,7 @@ READS = {
     "cli/main.py:_open_streams": _SYSTEM,
     "cli/trust_document.py:_log": _WRITES,
     "cli/trust_document.py:write_document": _WRITES,
-    "cli/tune.py:_import": _CHOICE,
+    "cli/tune_tables.py:import_from_file": _CHOICE,
     "compile/capacity.py:_read": _SYSTEM,
     "compile/compiler.py:_linked": _SCRATCH,
     "compile/isolated.py:compile_isolated": _SCRATCH,

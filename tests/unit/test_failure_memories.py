@@ -45,7 +45,7 @@ PLACES = {
     "cache/absence.py absence_of": (NONE, "a word in a message"),
     "cache/store.py Store._hide": (NONE, "`jitgen cache rm` of a base: a person asks for it"),
     "cache/publishing.py publish_entry": (CERTAIN, "gives way to a good entry of the same key"),
-    "cache/index.py Index._move_aside": (CERTAIN, "a database that is none"),
+    "cache/database.py Database.move_aside": (CERTAIN, "a database that is none"),
     "server/built.py Built.add": (CERTAIN, "the same; one that is busy is left alone"),
     "runtime/loader.py KernelLoader._opened": (CERTAIN, "no library: set aside; else it is raised"),
     # What this process or machine is short of.
@@ -56,7 +56,8 @@ PLACES = {
     "runtime/background.py Background._backoff": (PASSING, "Backoff"),
     "runtime/background.py Background._again_s": (PASSING, "all but a refusal goes to Backoff"),
     "runtime/background.py Background._ensure_thread": (PASSING, "no thread: Backoff"),
-    "cache/index.py Index._rests_until": (PASSING, "30 s without the index"),
+    "cache/database.py Database._rests_until": (PASSING, "30 s without the index"),
+    "cache/database.py Database.reason": (NONE, "a word for people"),
     "events.py EventBus._misses": (PASSING, "three events in a row"),
     "events.py EventBus._deliver": (PASSING, "a listener that fails otherwise is dropped"),
     "runtime/session.py Session._misses": (PASSING, "counted: the launch is not remembered"),

@@ -65,8 +65,8 @@ KEPT = {
         )
     },
     "layer/gradients.py operation()": "an operation of torch: no tensor",
-    "layer/module.py layer._made": "references: bound anew where a buffer is another, see _chain",
-    "layer/module.py self._made": "the same",
+    "layer/bound.py layer._made": "references: bound anew where a buffer is another, see _chain",
+    "layer/bound.py self._made": "the same",
     "layer/module.py self._workspace": _LEASED,
     "layer/module.py self._wire": "memory that peers see, written in the order of a stream",
     "layer/module.py self.config": _NUMBERS,

@@ -192,7 +192,7 @@ class TestIndex:
             raise RecursionError("maximum recursion depth exceeded")
 
         assert index._run(deep, "nothing") == "nothing"  # type: ignore[attr-defined]
-        index._rests_until = 0.0  # type: ignore[attr-defined]
+        index._database._rests_until = 0.0  # type: ignore[attr-defined]
         assert index.failure(fake_meta(1).key) is not None
         assert not list((cache_root / "v1" / "quarantine").iterdir())
 

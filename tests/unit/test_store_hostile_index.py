@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.cache import Store
-from jitgen.cache import index as module
+from jitgen.cache import Store, database
 from jitgen.cache.index import MOST_JOURNAL_BYTES
 from tests.unit.store_fakes import fake_meta, publish
 
@@ -79,7 +78,7 @@ def test_more_than_any_index_has(
     store: Store, cache_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """58 MB of rows took 18 s and 350 MB, each time that the entries were listed."""
-    monkeypatch.setattr(module, "_MOST_BYTES", 2**16)
+    monkeypatch.setattr(database, "_MOST_BYTES", 2**16)
     edit(
         cache_root,
         "CREATE TABLE more (x)",

@@ -215,7 +215,7 @@ class TestFork:
         """Parent and child both go on, also if a thread of the parent was using the index."""
         index = store.index
         assert isinstance(index, Index)
-        with index._lock:
+        with index._database._lock:
             child = os.fork()
             if child == 0:
                 code = 1
@@ -388,7 +388,7 @@ class TestLocks:
     def test_settings_are_those_of_the_connection_in_use(self, store: Store) -> None:
         """They were set on a connection that was closed, so each write waited for the disk."""
         store.index.rows()
-        table = store.index._table  # type: ignore[attr-defined]
+        table = store.index._database._table  # type: ignore[attr-defined]
 
         ((mode,),) = table._cache._con.execute("PRAGMA journal_mode")
         ((synchronous,),) = table._cache._con.execute("PRAGMA synchronous")

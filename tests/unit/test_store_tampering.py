@@ -237,7 +237,7 @@ class TestLoss:
         self, store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another process may have damaged it at any time, and others still have it open."""
-        monkeypatch.setattr("jitgen.cache.index._TIMEOUT_S", 0.1)
+        monkeypatch.setattr("jitgen.cache.database._TIMEOUT_S", 0.1)
         (folder / SQLITE).write_bytes(b"")
         (folder / "cache.db-wal").unlink(missing_ok=True)
         (folder / "cache.db-shm").unlink(missing_ok=True)
@@ -281,8 +281,8 @@ class TestLoss:
         self, store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
     ) -> None:
         """A database that another process holds is done without, once with a warning."""
-        monkeypatch.setattr("jitgen.cache.index._TIMEOUT_S", 0.05)
-        monkeypatch.setattr("jitgen.cache.index._REST_S", 0.0)
+        monkeypatch.setattr("jitgen.cache.database._TIMEOUT_S", 0.05)
+        monkeypatch.setattr("jitgen.cache.database._REST_S", 0.0)
         store.index.close()
         store.index.uses(KEY)
         other = sqlite3.connect(folder / SQLITE, isolation_level=None)
