@@ -309,7 +309,8 @@ def nearest(
     found: Iterable[Meta], document: Mapping[str, object], limit: int
 ) -> list[tuple[Meta, tuple[Difference, ...]]]:
     """
-    Return the records whose key documents are closest to `document`, each with the differences.
+    Return the records of the same operation whose key documents are closest to `document`, each
+    with the differences.
 
     Entries of the same kernel and target come first, then those with the fewest differences.
     """
@@ -321,9 +322,25 @@ def nearest(
         is_other = any(fields.get(field, ABSENT) != value for field, value in same.items())
         return is_other, len(_differing(wanted, fields)), meta.key
 
+    alike = (meta for meta in found if _operation(meta.key_document) == _operation(document))
     # Only the best few are held in memory at a time.
-    nearest = heapq.nsmallest(limit, found, key=distance)
-    return [(meta, _differences(wanted, _flat(meta.key_document))) for meta in nearest]
+    nearest = heapq.nsmallest(limit, alike, key=distance)
+    return [(meta, compared(meta, document)) for meta in nearest]
+
+
+def compared(meta: Meta, document: Mapping[str, object]) -> tuple[Difference, ...]:
+    """Return the fields in which `document` and the key document of a record differ."""
+    wanted, found = _flat(document), _flat(meta.key_document)
+    return tuple(
+        Difference(field=field, wanted=wanted.get(field, ABSENT), found=found.get(field, ABSENT))
+        for field in sorted(_differing(wanted, found))
+    )
+
+
+def _operation(document: Mapping[str, object]) -> object:
+    """Return the name of the operation in a key document; None if it has none."""
+    config = document.get("config")
+    return config.get("op") if isinstance(config, dict) else None
 
 
 def _differing(wanted: Mapping[str, object], found: Mapping[str, object]) -> list[str]:
@@ -333,15 +350,6 @@ def _differing(wanted: Mapping[str, object], found: Mapping[str, object]) -> lis
         for field in wanted.keys() | found.keys()
         if wanted.get(field, ABSENT) != found.get(field, ABSENT)
     ]
-
-
-def _differences(
-    wanted: Mapping[str, object], found: Mapping[str, object]
-) -> tuple[Difference, ...]:
-    return tuple(
-        Difference(field=field, wanted=wanted.get(field, ABSENT), found=found.get(field, ABSENT))
-        for field in sorted(_differing(wanted, found))
-    )
 
 
 def _flat(document: Mapping[str, object], prefix: str = "") -> dict[str, object]:

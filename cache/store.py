@@ -55,7 +55,10 @@ class Store(Serving):
     def nearest(
         self, document: Mapping[str, object], limit: int = 3
     ) -> list[tuple[Meta, tuple[Difference, ...]]]:
-        """Return the entries closest to a key document, each with the fields that differ."""
+        """
+        Return the entries of the same operation that are closest to a key document, each with the
+        fields that differ.
+        """
         from jitgen.cache import inventory
 
         return inventory.nearest(self.metas(), document, limit)
@@ -70,7 +73,7 @@ class Store(Serving):
         from jitgen.cache import inventory
 
         meta = self.meta(key)
-        return [] if meta is None else inventory.nearest([meta], document, 1)
+        return [] if meta is None else [(meta, inventory.compared(meta, document))]
 
     def metas(self) -> Iterator[Meta]:
         """Yield the record of every entry whose record is good, in read-only roots too."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     Nearest = list[tuple[Meta, tuple[Difference, ...]]]
 
 
+_NO_ENTRY = "no entry has this key"
+
 State = Annotated[str, one_of("hit", "miss", "failed", "refused")]
 
 
@@ -76,8 +78,8 @@ class _Quarantined:
 @with_output
 def explain(output: Output, config_or_key: str, limit: int) -> int:
     """
-    Say whether a kernel would be loaded from the cache; if not, show which fields of its key
-    differ.
+    Say whether a kernel would be loaded from the cache; if not, show in which fields the nearest
+    entries of its operation differ.
 
     With a KEY, show how that entry differs from the one that the installed toolchain would look
     for; for a damaged entry, show the damage.
@@ -98,6 +100,8 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
         nearest = store.differences(named.key, document)
     elif state == "miss":
         nearest = store.nearest(document, limit)
+        if nearest and reason == _NO_ENTRY:
+            reason += "; the nearest are below"
     damages = [] if state == "hit" and named.key == wanted else store.damages(named.key)
 
     elsewhere = _elsewhere(store, named) if state == "miss" and named.key == wanted else []
@@ -190,8 +194,7 @@ def _state(store: Store, named: Named, wanted: str) -> tuple[str, str]:
     if damages:
         how = "cannot serve" if damages[0].set_aside is None else "was set aside"
         return "miss", f"the entry of this key {how}: {damages[0].reason}"
-    reason = "no entry has this key"
-    return "miss", f"{reason}; the nearest are below" if any(store.keys()) else reason
+    return "miss", _NO_ENTRY
 
 
 def _tell_damage(output: Output, key: str, damages: tuple[Damage, ...]) -> None:

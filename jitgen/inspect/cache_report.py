@@ -162,9 +162,8 @@ def _fields(meta: Meta, wanted: dict[str, object]) -> Iterator[str]:
     Yield short texts of the fields in which a key document differs from the one that calls look
     for.
     """
-    ((_, differences),) = inventory.nearest([meta], wanted, 1)
     seen = set()
-    for each in differences:
+    for each in inventory.compared(meta, wanted):
         head, _, rest = each.field.partition(".")
         text = f"other {head}"
         if head == "toolchain":

@@ -22,7 +22,11 @@ def document(number: int, **changes: Any) -> dict[str, Any]:
     """Return the key document of fake kernel `number`."""
     return {
         "schema": 1,
-        "config": {"layout": "ragged", "tile": {"m": number, "n": 128, "k": 128}},
+        "config": {
+            "op": "grouped_gemm",
+            "layout": "ragged",
+            "tile": {"m": number, "n": 128, "k": 128},
+        },
         "arch": "cpu",
         "templates": "ab" * 32,
         "toolchain": {"nvidia-cutlass-dsl": "4.8.1", "apache-tvm-ffi": "0.1.15"},

@@ -183,6 +183,12 @@ class TestNearest:
         assert store.nearest(wanted, limit=1)[0][1] == ()
         assert len(store.nearest(wanted, limit=10)) == 3
 
+    def test_another_operation_is_never_near(self, store: Store) -> None:
+        wanted = document(2) | {"config": {"op": "route"}}
+
+        assert store.nearest(wanted) == []
+        assert store.differences(fake_meta(2).key, wanted)
+
 
 class TestVerify:
     """Every byte of every entry."""
