@@ -103,13 +103,7 @@ def asked(arch: Arch, name: str | None = None) -> Device | None:
     if name is None:
         is_of_it = require_device() is arch
         return _called(settings.device, target(arch).devices) if is_of_it else None
-    known = target(arch).devices
-    if found := _called(name, known):
-        return found
-    raise ConfigError(
-        f"device {shown(name)} of {arch} is not known; allowed: "
-        f"{', '.join(device.name for device in known)}"
-    )
+    return _found(name, (arch,))
 
 
 def require_device() -> Arch | None:
@@ -144,9 +138,19 @@ def arch_of(name: str) -> Arch:
 
 def require(name: str, archs: Iterable[Arch]) -> None:
     """Raise the ConfigError of `find` if none of `archs` has a device called `name`."""
-    if arch_of(name) not in archs:
-        for arch in archs:
-            find(arch, name)
+    _found(name, archs)
+
+
+def _found(name: str, archs: Iterable[Arch]) -> Device:
+    """Return the device of one of `archs` called `name`; raises the ConfigError of `find`."""
+    archs = tuple(archs)
+    known = tuple(device for arch in archs for device in target(arch).devices)
+    if found := _called(name, known):
+        return found
+    raise ConfigError(
+        f"device {shown(name)} of {', '.join(archs)} is not known; allowed: "
+        f"{', '.join(device.name for device in known)}"
+    )
 
 
 def _called(name: str, known: tuple[Device, ...]) -> Device | None:

@@ -153,6 +153,10 @@ class TestDevice:
                 ("--device", "NVIDIA H200", "--arch", "cpu"),
                 "error: device 'NVIDIA H200' of cpu is not known; allowed: x86-64 server\n",
             ),
+            (
+                ("--device", "NVIDIA H3", "--arch", "cpu"),
+                "error: device 'NVIDIA H3' of cpu is not known; allowed: x86-64 server\n",
+            ),
         ],
     )
     def test_unknown(
