@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,17 +23,20 @@ from jitgen.bench.hopper_fp4 import report as reports
 from jitgen.bench.hopper_fp4 import run, sides
 from jitgen.bench.hopper_fp4.formats import FORMATS
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Tokens, Weights
+from jitgen.bench.hopper_fp4.plain import plain
 from jitgen.bench.hopper_fp4.report import Fp4Report, Measured, SideTimes
 from jitgen.bench.hopper_fp4.sides import OURS, UNPACKED, Fp8, Own, Side
 from jitgen.bench.peers import Unavailable
 from jitgen.bench.runner import Ready
 from jitgen.config import Layout
 from jitgen.config.config import BLayout
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import ConfigError
 from tests.bench_report import TINY, times
 
 DECODE = replace(TINY, groups=32, rows_per_group=8, n=4096, k=7168, spread=0.0)
 GPU = type("Gpu", (), {"conditions": dict, "look": lambda: None, "words": str})
+mxfp4 = partial(plain, form=PrepackedFormat.MXFP4)
 TWICE = run.Method(rounds=2)
 TWO = tuple(run.Step(case=replace(TINY, rows_per_group=rows)) for rows in (6, 8))
 
@@ -124,12 +128,12 @@ def test_weights_have_the_values_of_their_codes() -> None:
     weights.packed[0, 1, 16:18] = torch.tensor([0x72, 0xF1])
     weights.scale[0, 1, 1] = 129
 
-    assert weights.values()[0, 1, 32:36].tolist() == [4.0, 24.0, 2.0, -24.0]
-    assert weights.num_bytes * 8 == weights.packed.numel() * 2 * 4.25
+    assert mxfp4(weights).values()[0, 1, 32:36].tolist() == [4.0, 24.0, 2.0, -24.0]
+    assert mxfp4(weights).num_bytes * 8 == weights.packed.numel() * 2 * 4.25
 
 
 def ready(tokens: Tokens, weights: Weights) -> Ready:
-    expected = tokens.product("bf16", tokens.x.float, weights.values)
+    expected = tokens.product("bf16", tokens.x.float, mxfp4(weights).values)
     return tokens.ready(
         [weights], lambda _, out: lambda: out.copy_(expected), expected, num_bytes=1
     )
@@ -139,11 +143,11 @@ def ready(tokens: Tokens, weights: Weights) -> Ready:
 def test_prepacked_weights_are_those_of_the_reference(layout: BLayout) -> None:
     """In every layout and every copy: the scales lie near enough for the folded one, too."""
     weights = Weights.random(2, 72, 160, "cpu")
-    found = sides._prepacked(weights, layout)
+    found = sides.prepacked_copies(mxfp4(weights), layout)
 
     assert len({each.values.data_ptr() for each in found}) == 3
     for each in found:
-        assert torch.equal(each.weights(), weights.values())
+        assert torch.equal(each.weights(), mxfp4(weights).values())
 
 
 def test_long_calls_have_one_copy() -> None:
@@ -155,7 +159,7 @@ def test_long_calls_have_one_copy() -> None:
     outs: list[torch.Tensor] = []
 
     def calls(tokens: Tokens) -> int:
-        expected = tokens.product("bf16", tokens.x.float, weights.values)
+        expected = tokens.product("bf16", tokens.x.float, mxfp4(weights).values)
         made = tokens.ready("abc", lambda _, out: lambda: outs.append(out), expected, num_bytes=0)
         for call in made.calls:
             call()
@@ -169,7 +173,7 @@ def test_one_wrong_value_is_seen() -> None:
     case = replace(TINY, n=4096, k=32)
     tokens, weights = Tokens(case, "cpu"), Weights.random(3, 4096, 32, "cpu")
     found = ready(tokens, weights)
-    expected = tokens.product("bf16", tokens.x.float, weights.values)
+    expected = tokens.product("bf16", tokens.x.float, mxfp4(weights).values)
     found.calls[0]()
     assert 1e-3 < found.check() < LARGEST_ERROR / 2
     found.out[2, 77] += expected[2].norm() / 100

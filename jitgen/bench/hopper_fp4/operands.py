@@ -22,7 +22,6 @@ from jitgen.autotune.measure.clock import Call
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.cases import Case
 from jitgen.bench.runner import Ready
-from jitgen.formats import e2m1
 from jitgen.formats.mx32 import VALUES
 
 SETS = 3
@@ -41,6 +40,9 @@ LONG_ROWS = 1024
 """Rows of a group from which a call takes milliseconds."""
 
 _EXPONENTS = (115, 124)
+_NAN_BITS = 127
+"""Code of e4m3's NaN, without the sign; the code before it is that of the largest number."""
+
 _SEED = 0
 T = TypeVar("T")
 
@@ -80,11 +82,6 @@ class Weights:
         groups, n, half = self.packed.shape
         return groups, n, half * 2
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of values and scales: 4.25 bits a weight."""
-        return self.packed.nbytes + self.scale.nbytes
-
     def once(self, name: str, make: Callable[[], T]) -> T:
         """
         Return ``make()``; the result of the first call with this `name` is kept for later ones.
@@ -92,17 +89,6 @@ class Weights:
         if name not in self.made:
             self.made[name] = make()
         return cast("T", self.made[name])
-
-    def values(self) -> Tensor:
-        """Return the values of the weights, (G, N, K) float32, computed at the first call."""
-        return self.once("values", self._values)
-
-    def _values(self) -> Tensor:
-        values = torch.empty(self.sizes, device=self.packed.device)
-        for group, (packed, scale) in enumerate(zip(self.packed, self.scale, strict=True)):
-            factors = torch.exp2(scale.float() - 127).repeat_interleave(VALUES, -1)
-            values[group] = e2m1.unpack(packed) * factors
-        return values
 
 
 class Tokens:
@@ -208,6 +194,15 @@ def check(out: Tensor, expected: Tensor) -> float:
     if not worst <= LARGEST_ERROR:
         raise WrongResult(f"a row is wrong by {worst:.3g} of its norm, {LARGEST_ERROR} is the most")
     return float(wrong.norm() / right.norm())
+
+
+def fp8_bits(weights: Weights) -> Tensor:
+    """Return random e4m3 of the size of some weights, without NaN."""
+    device = weights.packed.device
+    chance = torch.Generator(device).manual_seed(1)
+    bits = torch.randint(0, 256, weights.sizes, dtype=torch.uint8, device=device, generator=chance)
+    bits -= (bits & _NAN_BITS == _NAN_BITS).to(torch.uint8)
+    return bits.view(torch.float8_e4m3fn)
 
 
 def copies(x: Tensor) -> list[Tensor]:

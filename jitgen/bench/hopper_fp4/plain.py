@@ -26,8 +26,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from jitgen.bench.hopper_fp4.operands import Weights
-from jitgen.bench.hopper_fp4.sides import fp8_bits
+from jitgen.bench.hopper_fp4.operands import Weights, fp8_bits
 from jitgen.bench.peers import require
 from jitgen.config import DType
 from jitgen.config.prepacked import PrepackedFormat

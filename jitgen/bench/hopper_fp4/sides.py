@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""jitgen's sides: FP8 weights, and MXFP4 weights in each layout with each kind of activations."""
+"""
+jitgen's sides: FP8 weights, and prepacked weights in each layout with each kind of activations.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,25 @@ from torch import Tensor
 
 import jitgen
 from jitgen.bench.cases import Case
-from jitgen.bench.hopper_fp4.operands import SETS, Tokens, Weights, copies
+from jitgen.bench.hopper_fp4.operands import SETS, Tokens, Weights, copies, fp8_bits
+from jitgen.bench.hopper_fp4.plain import Plain, fits, plain
 from jitgen.bench.hopper_fp4.report import FP8
 from jitgen.bench.runner import Ready
 from jitgen.config import Arch, Config, DType, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK, BLayout
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.config.unpack_weights import UnpackWeightsProblem
 from jitgen.formats.prepacked import prepack_mxfp4
+from jitgen.formats.prepacked_int4 import prepack_int4
+from jitgen.formats.prepacked_mxfp8 import prepack_mxfp8
+from jitgen.formats.prepacked_nvfp4 import prepack_nvfp4
+from jitgen.formats.prepacked_weights import PrepackedWeights
 from jitgen.formats.protocol import ceil_div
 from jitgen.formats.split import split_bf16
 from jitgen.ops.grouped_gemm.prepacked_algorithms import unpacked_problem
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
-
-_NAN_BITS = 127
-"""Code of e4m3's NaN, without the sign; the code before it is that of the largest number."""
 
 
 class Side:
@@ -123,27 +128,36 @@ class Fp8(Own):
         )
 
 
-class Mxfp4(Own):
+class Prepacked(Own):
     """
-    jitgen's kernels for prepacked MXFP4 weights.
+    jitgen's kernels for prepacked weights of a format.
 
     A kind of activations says how they are converted from bfloat16, which values they represent,
-    and which types they have in the problem. Sides of one kind share a reference.
+    and which types they have in the problem. Sides of one format and kind share a reference.
     """
 
     note = ""
 
-    def __init__(self, name: str, layout: BLayout, kind: Kind) -> None:
+    def __init__(
+        self,
+        name: str,
+        layout: BLayout,
+        kind: Kind,
+        form: PrepackedFormat = PrepackedFormat.MXFP4,
+    ) -> None:
         self.name = name
-        self._layout = layout
-        self._kind = kind
+        self._form, self._layout, self._kind = form, layout, kind
         self.types = {
             "a_dtype": kind.dtype,
-            "b_dtype": DType.E2M1,
-            "scale_granularity": ScaleGranularity.MX32,
+            "b_dtype": form.facts.b_dtype,
+            "scale_granularity": form.facts.scale_granularity,
             "a_scale_granularity": kind.scales,
             "b_layout": layout,
         }
+
+    def fits(self, case: Case) -> bool:
+        """Return whether K is a multiple of the number of values that share a scale."""
+        return fits(self._form, case.k)
 
     def multiply(self, a: Tensor, weights: Any, *scales: Tensor, **options: Any) -> Tensor:
         """Return the product of activations and prepacked weights."""
@@ -152,8 +166,14 @@ class Mxfp4(Own):
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
         """
         Return a function that returns the side with a given kernel for its kind of activations.
+
+        Raises:
+            Unavailable: K is no multiple of what the format needs.
         """
-        prepacked = weights.once(self._layout, partial(_prepacked, weights, self._layout))
+        found = plain(weights, self._form)
+        prepacked = weights.once(
+            f"{self._form} {self._layout}", partial(prepacked_copies, found, self._layout)
+        )
         kind = self._kind
         a, *scales = kind.quantize(tokens.x)
         exact = partial(kind.values, tokens.x, a, *scales)
@@ -161,12 +181,12 @@ class Mxfp4(Own):
             ready,
             tokens,
             [partial(self.multiply, a, each, *scales) for each in prepacked],
-            tokens.product(kind.product, exact, weights.values),
-            weights.num_bytes + sum(x.nbytes for x in (a, *scales)),
+            tokens.product(f"{self._form} {kind.product}", exact, prepacked[0].weights),
+            found.num_bytes + sum(x.nbytes for x in (a, *scales)),
         )
 
 
-class Unpacked(Mxfp4):
+class Unpacked(Prepacked):
     """
     Prepacked weights that each call unpacks to FP8 before it multiplies them.
 
@@ -255,13 +275,13 @@ BLOCK128 = Kind(
 
 OURS: tuple[Own, ...] = (
     Fp8(),
-    Mxfp4("e4m3", BLayout.EXACT1, ROW),
-    Mxfp4("e4m3 folded", BLayout.FOLDED1, ROW),
-    Mxfp4("e4m3x2", BLayout.EXACT1, SPLIT),
-    Mxfp4("bf16", BLayout.WIDE1, WIDE),
-    Mxfp4("e4m3x2 folded", BLayout.FOLDED1, SPLIT),
-    Mxfp4("e4m3 block128", BLayout.EXACT1, BLOCK128),
-    Mxfp4("e4m3 block128 folded", BLayout.FOLDED1, BLOCK128),
+    Prepacked("e4m3", BLayout.EXACT1, ROW),
+    Prepacked("e4m3 folded", BLayout.FOLDED1, ROW),
+    Prepacked("e4m3x2", BLayout.EXACT1, SPLIT),
+    Prepacked("bf16", BLayout.WIDE1, WIDE),
+    Prepacked("e4m3x2 folded", BLayout.FOLDED1, SPLIT),
+    Prepacked("e4m3 block128", BLayout.EXACT1, BLOCK128),
+    Prepacked("e4m3 block128 folded", BLayout.FOLDED1, BLOCK128),
 )
 """FP8 first: the ratios are to it."""
 
@@ -327,18 +347,20 @@ def ready(
     )
 
 
-def _prepacked(weights: Weights, layout: BLayout) -> list[Any]:
-    first = prepack_mxfp4(weights.packed, weights.scale, layout=layout)
+def prepacked_copies(found: Plain, layout: BLayout) -> list[PrepackedWeights]:
+    """Return the weights prepacked for a layout, and copies of them for other launches."""
+    first = _prepack(found, layout)
     return [first, *(replace(first, values=first.values.clone()) for _ in range(SETS - 1))]
 
 
-def fp8_bits(weights: Weights) -> Tensor:
-    """Return random e4m3 of the size of some weights, without NaN."""
-    device = weights.packed.device
-    chance = torch.Generator(device).manual_seed(1)
-    bits = torch.randint(0, 256, weights.sizes, dtype=torch.uint8, device=device, generator=chance)
-    bits -= (bits & _NAN_BITS == _NAN_BITS).to(torch.uint8)
-    return bits.view(torch.float8_e4m3fn)
+def _prepack(found: Plain, layout: BLayout) -> PrepackedWeights:
+    """Return the weights prepacked for a layout."""
+    if found.dtype is DType.INT4:
+        return prepack_int4(found.codes.view(torch.int32), found.scale, layout=layout)
+    if found.factor is not None:
+        return prepack_nvfp4(found.codes, found.scale, found.factor, layout=layout)
+    prepack = prepack_mxfp4 if found.dtype is DType.E2M1 else prepack_mxfp8
+    return prepack(found.codes, found.scale, layout=layout)
 
 
 def _fp8_weights(weights: Weights) -> tuple[list[Tensor], Tensor]:
