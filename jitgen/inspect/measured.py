@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jitgen.config import Arch, Config
 from jitgen.config.problem import Problem
@@ -21,7 +21,8 @@ from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as shipped_plans
 from jitgen.selection import device as here
 from jitgen.selection import measurements
-from jitgen.selection.choice import Choice, Chooser, buckets
+from jitgen.selection.choice import Chooser, buckets
+from jitgen.settings import settings
 from jitgen.support.frozen import frozen
 from jitgen.targets import devices
 from jitgen.targets.legality import rules, target
@@ -36,8 +37,8 @@ MOST = 200
 
 _MOST_REASONS = 16
 
-Choose = Callable[..., Choice]
-"""A function that chooses the kernel of a problem for one device."""
+Choose = Callable[[Problem], "Chosen | None"]
+"""A function that chooses the kernel of a problem for one target and device."""
 
 
 @frozen
@@ -105,6 +106,14 @@ class Reason:
     device: str = ""
 
 
+class Chosen(NamedTuple):
+    """The kernel of a problem, with the source of the decision and its reason."""
+
+    config: Config
+    source: str
+    why: str
+
+
 @frozen
 class Speed:
     """
@@ -138,14 +147,12 @@ def speed_of(
     """
     name = config.name(arch)
     found = sorted(_measured(config, arch, store), key=lambda each: each.problem.kind)
-    chooser = Chooser(lambda: store)
+    chooser = _chooser(store, measurements.generation(), settings.select)
     named = shipped_plans() if plan_names is None else plan_names
     reasons: dict[Problem, Reason] = {}
     for device in here.covered(arch):
-        choose = partial(chooser.select, device=here.asking(arch, device))
-        every = chain(
-            _of_measured(found, config, arch, choose), _of_plans(config, arch, choose, named)
-        )
+        choose = partial(_chosen, chooser, arch, here.asking(arch, device))
+        every = chain(_of_measured(found, config, choose), _of_plans(config, arch, choose, named))
         for reason in every:
             reasons.setdefault(reason.problem, replace(reason, device=device))
             if len(reasons) == _MOST_REASONS:
@@ -229,10 +236,8 @@ def _may_serve(config: Config, problem: Problem) -> bool:
     return all(getattr(config, name) == getattr(problem, name) for name in common)
 
 
-def _of_measured(
-    found: Iterable[Measurement], config: Config, arch: Arch, choose: Choose
-) -> Iterator[Reason]:
-    every = (_reason(each.problem, config, arch, choose) for each in found)
+def _of_measured(found: Iterable[Measurement], config: Config, choose: Choose) -> Iterator[Reason]:
+    every = (_reason(each.problem, config, choose) for each in found)
     yield from (reason for reason in every if reason is not None)
 
 
@@ -242,16 +247,29 @@ def _of_plans(config: Config, arch: Arch, choose: Choose, names: Iterable[str]) 
             if not _may_serve(config, sweep.problem):
                 continue
             for problem in buckets(sweep.problem, arch, (sweep.min_rows, sweep.max_rows)):
-                reason = _reason(problem, config, arch, choose)
+                reason = _reason(problem, config, choose)
                 if reason is not None:
                     yield replace(reason, plan=name)
 
 
-def _reason(problem: Problem, config: Config, arch: Arch, choose: Choose) -> Reason | None:
+def _reason(problem: Problem, config: Config, choose: Choose) -> Reason | None:
+    chosen = choose(problem)
+    if chosen is None or chosen.config != config:
+        return None
+    return Reason(problem=problem, source=chosen.source, why=chosen.why)
+
+
+@lru_cache(maxsize=1)
+def _chooser(store: Store, _generation: int, _mode: str) -> Chooser:
+    """Return a chooser that pages share until something is measured or JITGEN_SELECT changes."""
+    return Chooser(lambda: store)
+
+
+@lru_cache(maxsize=2**15)  # for one page, the shipped plans ask for up to 17,000 choices
+def _chosen(chooser: Chooser, arch: Arch, device: str, problem: Problem) -> Chosen | None:
+    """Return what `chooser` chooses; None for sizes of other targets."""
     try:
-        choice = choose(problem, arch)
-    except JitgenError:  # sizes of other targets
+        choice = chooser.select(problem, arch, device=device)
+    except JitgenError:
         return None
-    if choice.config != config:
-        return None
-    return Reason(problem=problem, source=str(choice.source), why=choice.why)
+    return Chosen(choice.config, str(choice.source), choice.why)
