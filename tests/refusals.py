@@ -13,9 +13,51 @@ import pytest
 
 import jitgen
 from jitgen.compile import compiler, isolated
-from jitgen.config import Config
+from jitgen.config import BLayout, Config, DType, ScaleGranularity
+from jitgen.config.grouped_gemm import (
+    Cluster,
+    GroupedGemmConfig,
+    Operands,
+    Pipeline,
+    Schedule,
+    Tile,
+)
 from jitgen.errors import UnsupportedConfig
 from jitgen.targets.legality import check
+
+WIDE = Operands(
+    a_dtype=DType.BF16,
+    b_dtype=DType.E2M1,
+    scale_granularity=ScaleGranularity.MX32,
+    a_scale_granularity=ScaleGranularity.NONE,
+    b_layout=BLayout.WIDE1,
+)
+"""Prepacked weights beside bfloat16 tokens, for which many fields of a schedule are refused."""
+
+
+def gemm(
+    m: int = 128,
+    n: int = 128,
+    k: int = 128,
+    *,
+    stages: int = 1,
+    cluster: tuple[int, int] = (1, 1),
+    two_cta: bool = False,
+    split_k: int = 1,
+    safe_selectors: bool = False,
+    num_ab_stage: int | None = None,
+    layout: str = "ragged",
+    **operands: object,
+) -> GroupedGemmConfig:
+    """Return a config of the grouped GEMM from its tile, other fields and those of its operands."""
+    return GroupedGemmConfig(
+        layout=layout,
+        operands=Operands(**operands),
+        tile=Tile(m=m, n=n, k=k),
+        cluster=Cluster(m=cluster[0], n=cluster[1]),
+        pipeline=Pipeline(num_acc_stage=stages, num_ab_stage=num_ab_stage),
+        schedule=Schedule(two_cta=two_cta, split_k=split_k, safe_selectors=safe_selectors),
+    )
 
 
 def assert_refused(config: Config, arch: str, code: str, number: str = "") -> Any:

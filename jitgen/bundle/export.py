@@ -24,6 +24,7 @@ from jitgen.bundle.image import BundleError
 from jitgen.cache import Entry, Store
 from jitgen.compile import toolchain
 from jitgen.config import Arch
+from jitgen.plans.lock import missing_text, prewarm_command
 from jitgen.plans.plan import Plan
 from jitgen.plans.plan import configs as plan_configs
 from jitgen.runtime.coverage import Coverage
@@ -47,11 +48,7 @@ class MissingKernels(BundleError):
     """
 
     def __init__(self, names: tuple[str, ...], advice: str) -> None:
-        count = f"{len(names)} kernels of the plan are" if len(names) > 1 else "a kernel is"
-        super().__init__(
-            f"{count} not in the cache, and a bundle holds all or is none: "
-            f"{names[0]}{', ...' if len(names) > 1 else ''}; compile them with: {advice}"
-        )
+        super().__init__(missing_text(names, "a bundle holds all or is none", advice))
         self.names = names
 
 
@@ -121,11 +118,7 @@ def export(
     entries = [store.read(spec.key) for spec in specs]
     missing = [spec.name for spec, entry in zip(specs, entries, strict=True) if entry is None]
     if missing:
-        command = (
-            f"jitgen prewarm {' '.join(plan.argument for plan in asked)} --arch {','.join(archs)}"
-        )
-        names = "".join(f" --device '{device}'" for device in devices)
-        raise MissingKernels(tuple(missing), command + names)
+        raise MissingKernels(tuple(missing), prewarm_command(asked, archs, devices))
     for entry in entries:
         if entry is not None and entry.unread:
             raise BundleError(f"who signed {entry.meta.name} cannot be read: {entry.unread}")

@@ -13,8 +13,8 @@ import click
 
 from jitgen.cli.options import ARCH, DEVICES, with_output
 from jitgen.cli.output import Output, counted
-from jitgen.cli.paths import TO_WRITE, write_text
-from jitgen.cli.plan_model import from_config
+from jitgen.cli.paths import write_text
+from jitgen.cli.plan_model import PLAN_FILE, from_config
 from jitgen.config import Arch, Config
 from jitgen.config.problem import Problem
 from jitgen.errors import PlanError
@@ -204,14 +204,7 @@ def _print(
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
 )
-@click.option(
-    "-o",
-    "--output",
-    "to",
-    metavar="PLAN.toml",
-    type=TO_WRITE,
-    help="Write the plan to a file; to standard output if not given.",
-)
+@PLAN_FILE
 @click.option(
     "--least",
     type=click.IntRange(1),

@@ -19,6 +19,15 @@ from jitgen.support.frozen import frozen
 from jitgen.support.text import printable
 from jitgen.targets.devices import default_arch
 
+PLAN_FILE = click.option(
+    "-o",
+    "--output",
+    "to",
+    metavar="PLAN.toml",
+    type=TO_WRITE,
+    help="Write the plan to a file; to standard output if not given.",
+)
+
 
 @frozen
 class _ModelPlan:
@@ -48,14 +57,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 @click.command("from-config")
 @click.argument("config", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    "to",
-    metavar="PLAN.toml",
-    type=TO_WRITE,
-    help="Write the plan to a file; to standard output if not given.",
-)
+@PLAN_FILE
 @click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
 @click.option(
     "--expert-ranks",

@@ -33,26 +33,8 @@ def mxfp8(
     x: Tensor, *, offs: Tensor | None = None, rounding: Rounding = "up"
 ) -> tuple[Tensor, Tensor]:
     """
-    Quantise activations or weights to MXFP8: e4m3 values with a power of two as scale for every 32
-    along K.
-
-    Args:
-        x: (M, K) activations, contiguous or, with `offs`, ragged; (G, M, K) masked ones; or (G, N,
-            K) weights. Any float type; K is any size.
-        offs: (G,) int32, for ragged rows: as `grouped_gemm` takes it.
-        rounding: ``up``: the smallest power of two with which no value is clipped, as in serving
-            engines for activations. ``floor``: ``2**(floor(log2(amax)) - 8)``, as in the
-            specification (6.3). It clips values between 448 and 512 times the scale; in that case
-            ``up`` has twice the scale, and so twice the errors. torchao calls them RCEIL and FLOOR.
-
-    Returns:
-        q: Shape of `x`, float8_e4m3fn, row-major.
-        scale: float8_e8m0fnu in atoms (see `jitgen.formats.atoms`): (blocks, ceil(S / 4), 512),
-            with a leading G if `x` has one; S = ceil(K / 32), blocks = ceil(M / 128), or (M + 127
-            G) // 128 with `offs`. `x` is near ``q[m, k] * 2**(scale - 127)``.
-
-    Raises:
-        InputError: `x` or `rounding` is not of this kind.
+    Quantise to MXFP8 by torch's operations; arguments, results and errors are those of
+    `jitgen.quantize.mxfp8`.
     """
     values, scale = _scaled(x, offs, DType.E4M3, rounding)
     return e4m3.rounded(values), scale
@@ -62,22 +44,8 @@ def mxfp4(
     x: Tensor, *, offs: Tensor | None = None, rounding: Rounding = "up"
 ) -> tuple[Tensor, Tensor]:
     """
-    Quantise activations or weights to MXFP4: e2m1 values with a power of two as scale for every 32
-    along K.
-
-    Args:
-        x: As for `mxfp8`; K is even.
-        offs: As for `mxfp8`.
-        rounding: As for `mxfp8`; with ``floor``, which the specification describes, values between
-            6 and 8 times the scale are clipped.
-
-    Returns:
-        q: (..., K / 2) uint8, two values a byte; `grouped_gemm` also takes
-            ``q.view(torch.float4_e2m1fn_x2)``.
-        scale: As of `mxfp8`.
-
-    Raises:
-        InputError: `x` or `rounding` is not of this kind.
+    Quantise to MXFP4 by torch's operations; arguments, results and errors are those of
+    `jitgen.quantize.mxfp4`.
     """
     values, scale = _scaled(x, offs, DType.E2M1, rounding)
     return e2m1.pack(values), scale

@@ -26,29 +26,8 @@ def nvfp4(
     x: Tensor, *, offs: Tensor | None = None, global_scale: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """
-    Quantise activations or weights to NVFP4: e2m1 values with an e4m3 scale for every 16 along K.
-
-    Args:
-        x: (M, K) activations, contiguous or, with `offs`, ragged; (G, M, K) masked ones; or (G, N,
-            K) weights. Any float type; K is even and need not be a multiple of 16.
-        offs: (G,) int32, for ragged rows: as `grouped_gemm` takes it.
-        global_scale: float32, a factor of dequantised values: (1,), or (G,) if `x` has a leading G.
-            None: ``amax(x) / (6 * 448)`` of all of `x`, or of each matrix. A calibrated factor
-            saves a pass over `x`; blocks for which it is too small are clipped. (ModelOpt calls it
-            ``input_scale`` and ``weight_scale_2``; TRT-LLM's and compressed-tensors' global scales
-            are its reciprocal.)
-
-    Returns:
-        q: (..., K / 2) uint8, two values a byte; `grouped_gemm` also takes
-            ``q.view(torch.float4_e2m1fn_x2)``.
-        scale: float8_e4m3fn in atoms (see `jitgen.formats.atoms`): (blocks, ceil(S / 4), 512), with
-            a leading G if `x` has one; S = ceil(K / 16), blocks = ceil(M / 128), or (M + 127 G) //
-            128 with `offs`: ``amax / 6 / global_scale`` of its 16 values, rounded.
-        global_scale: The given or computed factor, (1,) or (G,) float32. The product of those of a
-            and b is the argument alpha of `grouped_gemm`.
-
-    Raises:
-        InputError: `x` or `global_scale` is not of this kind.
+    Quantise to NVFP4 by torch's operations; arguments, results and errors are those of
+    `jitgen.quantize.nvfp4`.
     """
     rows = rows_of(x, offs)
     overall = global_scale_of(x, offs, global_scale)

@@ -440,39 +440,12 @@ class MoELayer(BoundExperts):
             ResourceError: There is no memory for the weights.
             OSError: A file cannot be read.
         """
+        arguments = locals().copy()
         if old:
-            named = with_new_names(cls.from_checkpoint, locals())
-            return cls.from_checkpoint(**named)
+            return cls.from_checkpoint(**with_new_names(cls.from_checkpoint, arguments))
         from jitgen.layer import checkpoints
 
-        found, weights = checkpoints.load(
-            source,
-            prefix,
-            layer=layer,
-            top_k=top_k,
-            config=config,
-            family=family,
-            first_expert=first_expert,
-            local_experts=local_experts,
-            rank=rank,
-            ranks=ranks,
-            device=device,
-            activation_format=activation_format,
-            dequantize=dequantize,
-            ignore_input_scales=ignore_input_scales,
-            progress=progress,
-            activation=activation,
-            interleaved=interleaved,
-            swiglu_limit=swiglu_limit,
-            swiglu_alpha=swiglu_alpha,
-            swiglu_beta=swiglu_beta,
-            gate_softcap=gate_softcap,
-            up_softcap=up_softcap,
-            chunk_tokens=chunk_tokens,
-            min_latency=min_latency,
-            numerics=numerics,
-        )
-        return cls(found, weights, max_tokens=max_tokens, workspace=workspace)
+        return cls._read(checkpoints.load, arguments)
 
     @classmethod
     def from_config(  # noqa: PLR0913  # each is one thing to say
@@ -532,30 +505,22 @@ class MoELayer(BoundExperts):
             InputError: The config lacks a value that is needed, or has one that no layer supports.
             OSError: The file cannot be read.
         """
+        arguments = locals().copy()
         from jitgen.layer import checkpoints
 
-        found, weights = checkpoints.of_config(
-            config,
-            layer=layer,
-            first_expert=first_expert,
-            local_experts=local_experts,
-            rank=rank,
-            ranks=ranks,
-            device=device,
-            activation_format=activation_format,
-            dequantize=dequantize,
-            activation=activation,
-            interleaved=interleaved,
-            swiglu_limit=swiglu_limit,
-            swiglu_alpha=swiglu_alpha,
-            swiglu_beta=swiglu_beta,
-            gate_softcap=gate_softcap,
-            up_softcap=up_softcap,
-            chunk_tokens=chunk_tokens,
-            min_latency=min_latency,
-            numerics=numerics,
-        )
-        return cls(found, weights, max_tokens=max_tokens, workspace=workspace)
+        return cls._read(checkpoints.of_config, arguments)
+
+    @classmethod
+    def _read(
+        cls,
+        read: Callable[..., tuple[MoEConfig, ExpertWeights]],
+        arguments: dict[str, Any],
+    ) -> Self:
+        """Return the layer that `read` returns for the ``locals()`` of a method as it begins."""
+        own = {name: arguments.pop(name) for name in ("max_tokens", "workspace")}
+        for name in ("cls", "old"):
+            arguments.pop(name, None)
+        return cls(*read(**arguments), **own)
 
     def extra_repr(self) -> str:
         """Return the text of this layer inside ``repr``."""

@@ -42,12 +42,29 @@ class MissingKernels(LockError):
     """
 
     def __init__(self, names: tuple[str, ...], advice: str) -> None:
-        count = f"{len(names)} kernels of the plan are" if len(names) > 1 else "a kernel is"
-        super().__init__(
-            f"{count} not in the cache, and a lock has the digests of all: "
-            f"{names[0]}{', ...' if len(names) > 1 else ''}; compile them with: {advice}"
-        )
+        super().__init__(missing_text(names, "a lock has the digests of all", advice))
         self.names = names
+
+
+def missing_text(names: Sequence[str], need: str, advice: str) -> str:
+    """
+    Return what is said of kernels that are not in the store.
+
+    Args:
+        names: Their names.
+        need: Why all kernels must be there.
+        advice: The command that compiles them.
+    """
+    count = f"{len(names)} kernels of the plan are" if len(names) > 1 else "a kernel is"
+    first = f"{names[0]}{', ...' if len(names) > 1 else ''}"
+    return f"{count} not in the cache, and {need}: {first}; compile them with: {advice}"
+
+
+def prewarm_command(plans: Sequence[Plan], archs: Sequence[Arch], devices: Sequence[str]) -> str:
+    """Return the command that compiles the kernels of plans."""
+    arguments = " ".join(plan.argument for plan in plans)
+    chosen = "".join(f" --device '{device}'" for device in devices)
+    return f"jitgen prewarm {arguments} --arch {','.join(archs)}{chosen}"
 
 
 def locked(
@@ -78,11 +95,7 @@ def locked(
     missing: list[str] = []
     targets = tuple(_target(plans, arch, store, devices, missing) for arch in archs)
     if missing:
-        chosen = "".join(f" --device '{device}'" for device in devices)
-        arguments = " ".join(plan.argument for plan in plans)
-        raise MissingKernels(
-            tuple(missing), f"jitgen prewarm {arguments} --arch {','.join(archs)}{chosen}"
-        )
+        raise MissingKernels(tuple(missing), prewarm_command(plans, archs, devices))
     return Lock(
         schema=SCHEMA,
         jitgen=__version__,

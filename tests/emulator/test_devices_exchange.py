@@ -55,7 +55,6 @@ def test_it_is_right_in_all_modes(ranks: int, protocol: tuple[str, str]) -> None
 WAIT = FLAGS[FLAGS.index("mov.u64 %rd20") : FLAGS.rindex("$FLAGGED")]
 FLAG = "st.release.sys.global.b32 [%rd15], %r6;\n"
 POLL = "ld.acquire.sys.global.b32 %r16, [%rd16];\n"
-DATA = "st.global.b32 [%rd13], %r12;\n"
 RACE = ("race", "not ordered after the", "device")
 INBOX = ("race", "inbox", "not ordered after the")
 

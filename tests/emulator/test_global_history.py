@@ -78,20 +78,7 @@ def findings(body: str, mode: Mode = EAGER, grid: int = 1) -> list[str]:
 
 SIZES = {"data": 256, "flag": 4, "work": 1024, "map": 64}
 
-EXCHANGE = """
-st.global.b32 [%rd5], %r1;
-bar.sync 0;
-ld.global.b32 %r4, [%rd6];
-bar.sync 0;
-st.global.b32 [%rd5], %r4;
-"""
-HANDED_OVER = """
-@!%p2 bra $TAKE;
-st.global.b32 [%rd5], %r1;
-bar.sync 0;
-@%p1 st.release.gpu.global.b32 [%rd2], 1;
-bra $END;
-$TAKE:
+TAKE = """$TAKE:
 @!%p1 bra $TAKEN;
 $POLL:
 ld.acquire.gpu.global.b32 %r4, [%rd2];
@@ -99,7 +86,23 @@ setp.eq.u32 %p3, %r4, 0;
 @%p3 bra $POLL;
 $TAKEN:
 bar.sync 0;
-ld.global.b32 %r5, [%rd6];
+"""
+"""Wait for a flag that another CTA raises."""
+
+EXCHANGE = """
+st.global.b32 [%rd5], %r1;
+bar.sync 0;
+ld.global.b32 %r4, [%rd6];
+bar.sync 0;
+st.global.b32 [%rd5], %r4;
+"""
+HANDED_OVER = f"""
+@!%p2 bra $TAKE;
+st.global.b32 [%rd5], %r1;
+bar.sync 0;
+@%p1 st.release.gpu.global.b32 [%rd2], 1;
+bra $END;
+{TAKE}ld.global.b32 %r5, [%rd6];
 $END:
 """
 """CTA 0 writes a workspace and raises a flag, CTA 1 reads it."""
@@ -155,7 +158,7 @@ st.global.b32 [%rd5], %r3;
 """
 """Threads write a workspace that a bulk copy reads."""
 
-STORED = """
+STORED = f"""
 mov.u32 %r6, box;
 shl.b32 %r7, %r1, 2;
 add.u32 %r7, %r6, %r7;
@@ -169,15 +172,7 @@ cp.async.bulk.commit_group;
 cp.async.bulk.wait_group 0;
 st.release.gpu.global.b32 [%rd2], 1;
 bra $END;
-$TAKE:
-@!%p1 bra $TAKEN;
-$POLL:
-ld.acquire.gpu.global.b32 %r4, [%rd2];
-setp.eq.u32 %p3, %r4, 0;
-@%p3 bra $POLL;
-$TAKEN:
-bar.sync 0;
-ld.global.b32 %r5, [%rd5];
+{TAKE}ld.global.b32 %r5, [%rd5];
 $END:
 """
 """A bulk copy writes a workspace; another CTA reads it."""

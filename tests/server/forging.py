@@ -6,7 +6,7 @@ from __future__ import annotations
 from jitgen.cache import Entry, Meta
 from jitgen.config import Arch, Config
 from jitgen.remote import wire
-from jitgen.runtime.spec import spec_of
+from jitgen.runtime.spec import KernelSpec, digest, spec_of
 from jitgen.signing import dsse
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.statement import PAYLOAD_TYPE, Statement
@@ -15,9 +15,16 @@ from jitgen.signing.statement import PAYLOAD_TYPE, Statement
 def forged(config: Config, *keys: PrivateKey) -> Entry:
     """Return an entry of a kernel for the CPU that holds no kernel, signed by `keys`."""
     spec = spec_of(config, Arch.CPU)
-    meta = Meta(
-        key=spec.key,
-        key_document=spec.document,
+    files = {"kernel.py": b"# nothing\n", "kernel.so": b"malicious"}
+    entry = Entry.of(meta_of(spec, spec.document), files)
+    return Entry.of(entry.meta, entry.files, signed(entry.meta, *keys))
+
+
+def meta_of(spec: KernelSpec, document: dict[str, object]) -> Meta:
+    """Return the record, without files, of a kernel that has this key document."""
+    return Meta(
+        key=digest(document),
+        key_document=document,
         name=spec.name,
         arch=str(spec.arch),
         config=spec.config.to_json(),
@@ -30,8 +37,6 @@ def forged(config: Config, *keys: PrivateKey) -> Entry:
         host_isa=("x86-64",),
         jitgen="0",
     )
-    entry = Entry.of(meta, {"kernel.py": b"# nothing\n", "kernel.so": b"malicious"})
-    return Entry.of(meta, entry.files, signed(entry.meta, *keys))
 
 
 def signed(meta: Meta, *keys: PrivateKey) -> bytes:

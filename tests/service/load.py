@@ -20,15 +20,14 @@ import os
 import random
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jitgen.cache import Meta, Store
+from jitgen.cache import Store
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
-from jitgen.runtime.spec import digest, spec_of
-from tests.server.forging import signed
+from jitgen.runtime.spec import spec_of
+from tests.server.forging import meta_of, signed
 from tests.service.running import Running, cpu_seconds, resident_bytes
 
 TAR_BYTES = 113 * 1000
@@ -46,25 +45,10 @@ def filled(running: Running) -> list[str]:
         config = GroupedGemmConfig(layout="ragged", tile=Tile(m=64, n=64, k=128))
         spec = spec_of(config, Arch.SM_90A)
         document = spec.document | {"options": [str(number)]}
-        meta = Meta(
-            key="",
-            key_document=document,
-            name=spec.name,
-            arch=str(spec.arch),
-            config=spec.config.to_json(),
-            symbol=spec.name,
-            library="kernel.so",
-            files={},
-            created="2026-01-01T00:00:00+00:00",
-            compile_s=1.0,
-            link_s=0.0,
-            host_isa=("x86-64",),
-            jitgen="0",
-        )
         # As well as a real one is compressed: to some 33 KB.
         library = random.Random(number).randbytes(31000) + bytes(TAR_BYTES - 58000)
         files = {"kernel.py": b"# " + b"x" * 20000, "kernel.so": library}
-        meta = replace(meta, key=digest(document)).with_files(files)
+        meta = meta_of(spec, document).with_files(files)
         assert not store.publish(meta, files, signed(meta, running.key)).why_private
         keys.append(meta.key)
     return keys

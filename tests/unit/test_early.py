@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jitgen.config import Arch, BLayout, Config, DType
+from jitgen.config import Arch, BLayout, Config
 from jitgen.config.activation_quantize import ActivationQuantizeProblem
 from jitgen.config.add_lora import AddLoraConfig
 from jitgen.config.add_lora import Tiling as Adding
@@ -28,6 +28,7 @@ from jitgen.runtime.session import select
 from jitgen.support.documents import canonical_json
 from jitgen.targets.early import early
 from jitgen.targets.legality import check, require
+from tests.refusals import WIDE
 
 EARLY = Schedule(early_b=True)
 
@@ -88,25 +89,10 @@ class TestLegality:
             a_dtype="bf16", b_dtype="bf16", scale_granularity="tensor", b_layout=BLayout.N_MAJOR
         )
         n_major = replace(config(operands=types), tile=Tile(m=64, n=128, k=64))
-        prepacked = Operands(
-            a_dtype=DType.BF16,
-            b_dtype=DType.E2M1,
-            scale_granularity="mx32",
-            a_scale_granularity="none",
-            b_layout=BLayout.WIDE1,
-        )
-        wide = replace(config(operands=prepacked), tile=Tile(m=16, n=128, k=128))
+        wide = replace(config(operands=WIDE), tile=Tile(m=16, n=128, k=128))
         for refused in (n_major, wide):
             assert check(replace(refused, schedule=Schedule()), "sm_90a")
             assert check(refused, "sm_90a").code == "E_EARLY_B"
-
-    @pytest.mark.parametrize("arch", [arch for arch in Arch if arch is not Arch.SM_90A])
-    def test_other_targets_have_none(self, arch: Arch) -> None:
-        problem = GroupedGemmProblem(layout="ragged", groups=8, m=64, n=4096, k=7168)
-        chosen = select(problem, arch).config
-        asked = replace(chosen, schedule=replace(chosen.schedule, early_b=True))
-
-        assert check(asked, arch).code == "E_EARLY_B"
 
     def test_adapters_are_early_beside_a_kernel_that_runs(self) -> None:
         found = early(AddLoraConfig(tiling=Adding(use_pdl=False)), Arch.SM_90A)

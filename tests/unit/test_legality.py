@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,12 +14,14 @@ from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import (
     Cluster,
     GroupedGemmConfig,
+    GroupedGemmProblem,
     Operands,
     Pipeline,
     Schedule,
     Tile,
 )
 from jitgen.errors import UnsupportedConfig
+from jitgen.runtime.session import select
 from jitgen.targets.legality import check, require, rules, target
 from jitgen.targets.sm_90a.rules import SMEM_BYTES, Sm90Rules
 from tests.refusals import assert_refused
@@ -56,7 +60,7 @@ class TestSm90:
             (config(m=192, n=144), "E_REGS", "144 accumulator registers"),
             (bf16(m=192, n=256), "E_STAGES", "2"),
             (config(m=192, schedule=Schedule(split_k=2)), "E_SPLIT_K", "192"),
-            (dataclasses.replace(config(m=192), layout="contiguous"), "E_WGMMA_M", "64, 128, 256"),
+            (replace(config(m=192), layout="contiguous"), "E_WGMMA_M", "64, 128, 256"),
             (bf16(m=256, n=224), "E_REGS", "224"),
             (config(m=256, operands=Operands(out_dtype="f32")), "E_STAGES", "2"),
             (config(cluster=Cluster(m=2, n=2)), "E_CLUSTER", "2x2"),
@@ -120,7 +124,7 @@ class TestSm90:
     ) -> None:
         """Groups of a few rows have boxes that hardly reach beyond the end of a tensor."""
         pair = Cluster(m=cluster[0], n=cluster[1])
-        legal = dataclasses.replace(config(m), layout=Layout(layout), cluster=pair)
+        legal = replace(config(m), layout=Layout(layout), cluster=pair)
         derived = check(legal, "sm_90a").derived
 
         assert (derived.short_m, derived.short_scale_box) == (rows, scales)
@@ -137,7 +141,7 @@ class TestSm90:
                 continue
             lengths.add(derived.max_entries)
             if legal.schedule.split_k == 1:
-                pair = check(dataclasses.replace(legal, cluster=Cluster(m=2)), "sm_90a").derived
+                pair = check(replace(legal, cluster=Cluster(m=2)), "sm_90a").derived
                 assert derived.num_ab_stage == pair.num_ab_stage
 
         assert min(lengths) >= 64
@@ -271,3 +275,13 @@ def test_derived_dataclasses_are_plain() -> None:
             values = dataclasses.asdict(check(legal, arch).derived).values()
 
             assert all(isinstance(value, (bool, int)) for value in values)
+
+
+@pytest.mark.parametrize("field", ["early_b", "swap_tail", "extra_rows", "one_group"])
+@pytest.mark.parametrize("arch", [arch for arch in Arch if arch is not Arch.SM_90A])
+def test_only_sm_90a_has_kernels_with_these_fields(arch: Arch, field: str) -> None:
+    problem = GroupedGemmProblem(layout="ragged", groups=8, m=64, n=4096, k=7168)
+    chosen: Any = select(problem, arch).config
+    asked = replace(chosen, schedule=replace(chosen.schedule, **{field: True}))
+
+    assert check(asked, arch).code == f"E_{field.upper()}"

@@ -11,43 +11,16 @@ import pytest
 from jitgen.config import Arch, DType, Layout
 from jitgen.config.config import SCALES
 from jitgen.config.grouped_gemm import (
-    Cluster,
     GroupedGemmConfig,
-    Operands,
-    Pipeline,
-    Schedule,
-    Tile,
 )
 from jitgen.targets.legality import check
 from jitgen.targets.sm_100a.sizes import SMEM_BYTES, TMEM_COLUMNS
 from tests.refusals import assert_none_is_compiled, assert_refused, codes_of, random_refusals
+from tests.refusals import gemm as config
 from tests.strategies import legal_sweep
 
 FEW, NUM_RANDOM = 10, 200
 TYPES_AND_TILES = ("E_MMA", "E_SCALES", "E_MMA_M", "E_MMA_N", "E_TILE_K", "E_TWO_CTA", "E_CLUSTER")
-
-
-def config(
-    m: int = 128,
-    n: int = 128,
-    k: int = 128,
-    *,
-    stages: int = 1,
-    cluster: tuple[int, int] = (1, 1),
-    two_cta: bool = False,
-    split_k: int = 1,
-    num_ab_stage: int | None = None,
-    layout: str = "ragged",
-    **operands: object,
-) -> GroupedGemmConfig:
-    return GroupedGemmConfig(
-        layout=layout,
-        operands=Operands(**operands),
-        tile=Tile(m=m, n=n, k=k),
-        cluster=Cluster(m=cluster[0], n=cluster[1]),
-        pipeline=Pipeline(num_acc_stage=stages, num_ab_stage=num_ab_stage),
-        schedule=Schedule(two_cta=two_cta, split_k=split_k),
-    )
 
 
 ASKED = [

@@ -6,25 +6,22 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jitgen.config import Arch, DType, Layout
 from jitgen.config.config import SCALES
 from jitgen.config.grouped_gemm import (
-    Cluster,
     Epilogue,
     GroupedGemmConfig,
     GroupedGemmProblem,
-    Operands,
-    Pipeline,
-    Schedule,
     Tile,
 )
 from jitgen.targets.legality import check, rules
 from jitgen.targets.protocol import Refusal
 from jitgen.targets.sm_120a.sizes import SMEM_BYTES
-from tests.refusals import assert_none_is_compiled, assert_refused, codes_of, random_refusals
+from tests.refusals import assert_none_is_compiled, assert_refused, codes_of, gemm, random_refusals
 from tests.strategies import legal_sweep
 
 FEW, NUM_RANDOM = 10, 300
@@ -38,28 +35,8 @@ WIDE = {
 NVFP4 = {"a_dtype": "e2m1", "b_dtype": "e2m1", "scale_granularity": "nv16"}
 
 
-def config(
-    m: int = 64,
-    n: int = 128,
-    k: int = 128,
-    *,
-    stages: int = 1,
-    cluster: tuple[int, int] = (1, 1),
-    two_cta: bool = False,
-    split_k: int = 1,
-    safe_selectors: bool = False,
-    num_ab_stage: int | None = None,
-    layout: str = "ragged",
-    **operands: object,
-) -> GroupedGemmConfig:
-    return GroupedGemmConfig(
-        layout=layout,
-        operands=Operands(**operands),
-        tile=Tile(m=m, n=n, k=k),
-        cluster=Cluster(m=cluster[0], n=cluster[1]),
-        pipeline=Pipeline(num_acc_stage=stages, num_ab_stage=num_ab_stage),
-        schedule=Schedule(two_cta=two_cta, split_k=split_k, safe_selectors=safe_selectors),
-    )
+def config(m: int = 64, n: int = 128, k: int = 128, **fields: Any) -> GroupedGemmConfig:
+    return gemm(m, n, k, **fields)
 
 
 ASKED = [

@@ -10,7 +10,7 @@ import pytest
 
 from jitgen.codegen.parameters import template_of
 from jitgen.codegen.render import render
-from jitgen.config import Arch, BLayout, Config, DType, ScaleGranularity
+from jitgen.config import Arch, Config, DType, ScaleGranularity
 from jitgen.config.grouped_gemm import (
     Cluster,
     Epilogue,
@@ -29,6 +29,7 @@ from jitgen.support.documents import canonical_json
 from jitgen.targets.legality import check, require, rules
 from jitgen.targets.sm_90a.devices import H100, H200
 from jitgen.targets.sm_90a.one_group import MOST_K, MOST_N, SMEM_BYTES, TOKENS
+from tests.refusals import WIDE
 
 SCHEDULE = Schedule(stream_b=True, one_group=True)
 
@@ -116,22 +117,7 @@ class TestLegality:
         assert check(config(16, 64, 128), "sm_90a").proposal == config()
 
     def test_prepacked_weights_have_none(self) -> None:
-        prepacked = Operands(
-            a_dtype=DType.BF16,
-            b_dtype=DType.E2M1,
-            scale_granularity=ScaleGranularity.MX32,
-            a_scale_granularity=ScaleGranularity.NONE,
-            b_layout=BLayout.WIDE1,
-        )
-
-        assert check(config(16, 128, 128, operands=prepacked), "sm_90a").code == "E_ONE_GROUP"
-
-    @pytest.mark.parametrize("arch", [arch for arch in Arch if arch is not Arch.SM_90A])
-    def test_other_targets_have_none(self, arch: Arch) -> None:
-        chosen: Any = select(problem(), arch).config
-        asked = replace(chosen, schedule=replace(chosen.schedule, one_group=True))
-
-        assert check(asked, arch).code == "E_ONE_GROUP"
+        assert check(config(16, 128, 128, operands=WIDE), "sm_90a").code == "E_ONE_GROUP"
 
     def test_experts_along_k_have_none(self) -> None:
         refused = MoEFc2DenseConfig(tile=Tile(m=64, n=128, k=128), schedule=SCHEDULE)

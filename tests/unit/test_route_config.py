@@ -25,7 +25,6 @@ ONE, TOGETHER = Tiling(threads=256, cluster=1, use_pdl=True), Tiling(threads=256
 MORE = Tiling(threads=512, use_pdl=True)
 SPREAD = Tiling(threads=512, cluster=2, is_spread=True, use_pdl=True)
 PROBLEM = RouteProblem(m=64, experts=256, top_k=8)
-ARCHES = [Arch.CPU, Arch.SM_90A, Arch.parse("sm_100a"), Arch.parse("sm_120a")]
 
 
 def test_scores_that_were_never_timed_have_a_note() -> None:

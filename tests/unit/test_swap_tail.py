@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jitgen.codegen.render import render
-from jitgen.config import Arch, BLayout, Config, DType, Layout
+from jitgen.config import Arch, Config, Layout
 from jitgen.config.grouped_gemm import (
     Cluster,
     Epilogue,
@@ -28,6 +28,7 @@ from jitgen.targets.legality import check, require, rules
 from jitgen.targets.sm_90a import cost
 from jitgen.targets.sm_90a.devices import H200, fit_of
 from jitgen.targets.sm_90a.tails import EXTRA_M, TAIL_M
+from tests.refusals import WIDE
 
 SWAPPED = Schedule(swap_tail=True)
 EXTRA = Schedule(swap_tail=True, extra_rows=True)
@@ -97,25 +98,10 @@ class TestLegality:
             require(refused, "sm_90a")
 
     def test_weights_that_do_not_lie_as_they_were_quantised(self) -> None:
-        prepacked = Operands(
-            a_dtype=DType.BF16,
-            b_dtype=DType.E2M1,
-            scale_granularity="mx32",
-            a_scale_granularity="none",
-            b_layout=BLayout.WIDE1,
-        )
-        wide = config(16, operands=prepacked)
+        wide = config(16, operands=WIDE)
 
         assert check(replace(wide, schedule=Schedule()), "sm_90a")
         assert check(wide, "sm_90a").code == "E_SWAP_TAIL"
-
-    @pytest.mark.parametrize("arch", [arch for arch in Arch if arch is not Arch.SM_90A])
-    def test_other_targets_have_none(self, arch: Arch) -> None:
-        problem = GroupedGemmProblem(layout="ragged", groups=8, m=64, n=4096, k=7168)
-        chosen = select(problem, arch).config
-        asked = replace(chosen, schedule=replace(chosen.schedule, swap_tail=True))
-
-        assert check(asked, arch).code == "E_SWAP_TAIL"
 
     def test_experts_along_k_have_none(self) -> None:
         refused = MoEFc2DenseConfig(tile=Tile(m=64, n=128, k=128), schedule=SWAPPED)
@@ -170,14 +156,6 @@ class TestExtraRows:
         assert check(refused, "sm_90a").code == "E_EXTRA_ROWS"
         with pytest.raises(UnsupportedConfig, match=reason):
             require(refused, "sm_90a")
-
-    @pytest.mark.parametrize("arch", [arch for arch in Arch if arch is not Arch.SM_90A])
-    def test_other_targets_have_none(self, arch: Arch) -> None:
-        problem = GroupedGemmProblem(layout="ragged", groups=8, m=64, n=4096, k=7168)
-        chosen = select(problem, arch).config
-        asked = replace(chosen, schedule=replace(chosen.schedule, extra_rows=True))
-
-        assert check(asked, arch).code == "E_EXTRA_ROWS"
 
     def test_problems_have_few_and_all_of_them_and_one_row_more(self) -> None:
         sizes = Sizes.of(config(schedule=EXTRA), Arch.SM_90A)

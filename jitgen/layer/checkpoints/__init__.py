@@ -56,34 +56,9 @@ def load(  # noqa: PLR0913  # each is one thing to say
     **fields: Any,
 ) -> tuple[MoEConfig, ExpertWeights]:
     """
-    Read a layer, or one rank's share of it; see `jitgen.MoELayer.from_checkpoint`.
-
-    Args:
-        source: A folder or file of safetensors, or tensors by name.
-        prefix: Prefix of the layer's names; None: that of the experts of `layer`.
-        layer: Number of a layer; None: `prefix` says which.
-        top_k: Experts of a token; None: as the model's config says.
-        config: The model's config; None: the ``config.json`` beside the files, if there is one.
-        family: One of `FAMILIES`; None: found by the names.
-        first_expert: The first expert of this rank.
-        local_experts: Number of experts of this rank; None: all from `first_expert` on.
-        rank: Number of this rank among `ranks`.
-        ranks: How many ranks share the columns I of every expert.
-        device: Device of the weights.
-        activation_format: The format to which tokens are quantised, if the weights allow several.
-        dequantize: Whether weights of every encoding become bfloat16.
-        ignore_input_scales: Whether static scales of tokens are allowed; they are not used.
-        progress: Called with the number of experts that have been read, and the number of all
-            experts to read.
-        fields: Further fields of `MoEConfig`, which replace those of the family; None: as config
-            and family say.
-
-    Raises:
-        InputError: There is no such layer, or its form is unknown; something below the prefix or in
-            the config is not understood; or tensors, config and arguments contradict each other.
-        ToolchainError: safetensors is not installed.
-        ResourceError: There is no memory for the weights.
-        OSError: A file cannot be read.
+    Read a layer, or one rank's share of it. Arguments and errors are those of
+    `jitgen.MoELayer.from_checkpoint`; `fields` are its arguments that are fields of `MoEConfig`,
+    None for those that config and family say.
     """
     tensors = Source.open(source)
     prefix = _prefix(tensors, prefix, layer)
@@ -161,8 +136,8 @@ def of_config(  # noqa: PLR0913  # each is one thing to say
     **fields: Any,
 ) -> tuple[MoEConfig, ExpertWeights]:
     """
-    Return a layer of a model with all weights zero; see `jitgen.MoELayer.from_config`. Arguments
-    and errors are those of `load`.
+    Return a layer of a model with all weights zero. Arguments and errors are those of
+    `jitgen.MoELayer.from_config`; `fields` are as for `load`.
     """
     _require_more(rank, ranks, dequantize, False)
     said = blank.require_config(model_config.said(config, None, ""))
