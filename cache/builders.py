@@ -4,7 +4,7 @@ Records which compiler and linker publish to a store.
 
 ::
 
-    <root>/v1/builders/<versions>     digests of what first published for these versions
+    <root>/v1/builders/<versions>     digests of the first builder that published for them
     <root>/v1/builders/<fingerprint>  the digest that goes with files of these sizes and times
 
 A key names versions, so two processes with equal versions publish under equal keys. If their
@@ -118,7 +118,7 @@ def _difference(base: Folder, document: Mapping[str, object], builder: Mapping[s
         if first is None:
             text = json.dumps(dict(builder), sort_keys=True).encode("ascii")
             with base.service("tmp") as drafts:
-                folder.discard(name)  # a damaged record
+                folder.discard(name)  # there may be a damaged record
                 _write_first(folder, name, _sealed(text), drafts)
             first = _record(folder, name) or dict(builder)
     return " and ".join(part for part in sorted(builder) if first.get(part) != builder[part])

@@ -12,7 +12,7 @@ from jitgen.cache.entry import draft
 from jitgen.cache.root import Root
 from jitgen.errors import CacheError
 
-_PROBE_BYTES = 2**17  # as much as a kernel has
+_PROBE_BYTES = 2**17  # the size of a usual kernel
 
 _REMEDIES = {
     errno.ENOSPC: "make room, or set JITGEN_CACHE_DIR to a folder that has some",

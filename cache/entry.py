@@ -49,7 +49,7 @@ EDITED = "override"
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _NO_DIGEST = b"0" * 64
-# With its indentation, which no field inside of another one has, and no text can hold.
+# Unique in the file: nested fields are indented more, and JSON text contains no line breaks.
 _DIGEST_FIELD = b'\n  "digest": "%b"'
 
 
@@ -290,7 +290,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 TOUCH_S = 3600.0
 """The time of last use is rewritten at most this often, in seconds."""
 
-_TRIES = 3  # to make and lock a draft that sweeps look at meanwhile
+_TRIES = 3  # attempts to make and lock a draft, which a sweep may examine in between
 
 
 def read_entry(folder: Folder, key: str, *, is_used: bool = False) -> Entry:
@@ -314,7 +314,7 @@ def read_entry(folder: Folder, key: str, *, is_used: bool = False) -> Entry:
     if is_used and time.time() - os.fstat(folder.descriptor).st_mtime > TOUCH_S:
         with suppress(OSError):
             folder.touch()
-    # No code is loaded from it: a reader that wants a signature refuses an entry without one.
+    # An unreadable file is no error: readers that need a signature refuse an entry without one.
     signatures, unread = folder.read_if_there(SIGNATURES, LIMITS[SIGNATURES])
     return Entry(
         key=key,
@@ -360,7 +360,7 @@ def draft(folder: Folder) -> Iterator[tuple[Folder, str]]:
         for _ in range(_TRIES):
             if made.lock(exclusive=True):
                 break
-            time.sleep(0.001)  # a sweep tests the lock
+            time.sleep(0.001)  # a sweep holds the lock for a moment
         try:
             yield made, name
         finally:
@@ -369,12 +369,12 @@ def draft(folder: Folder) -> Iterator[tuple[Folder, str]]:
 
 def write_entry(drafts: Folder, entry: Entry, to: Folder) -> None:
     """
-    Put `entry` into the folder `to` in one step, written in full and synced before.
+    Write and sync all of `entry` in a draft, then move it into the folder `to` in one step.
 
     Files are read-only, because an entry with an edited file would be damaged.
 
     Raises:
-        OSError: The disk is full, `to` holds the entry already, or the like.
+        OSError: The disk is full, or `to` holds the entry already, for example.
     """
     for attempt in range(_TRIES):
         try:
@@ -387,7 +387,7 @@ def write_entry(drafts: Folder, entry: Entry, to: Folder) -> None:
                 folder.sync()
                 drafts.move(name, to, entry.key)
             break
-        except FileNotFoundError:  # a sweep saw the draft before it was locked
+        except FileNotFoundError:  # a sweep removed the draft before it was locked
             if attempt == _TRIES - 1:
                 raise
     with suppress(OSError):

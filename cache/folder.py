@@ -192,7 +192,7 @@ class Folder:
                 if found.st_size > limit or num_bytes not in (None, found.st_size):
                     wanted = f"at most {limit}" if num_bytes is None else num_bytes
                     raise Damaged(f"{name} has {found.st_size} bytes instead of {wanted}")
-                # One more than expected, so that the first short read is the end of the file.
+                # One byte more than expected: then a read that returns less has reached the end.
                 chunks = [os.read(descriptor, found.st_size + 1)]
                 while chunks[-1] and sum(map(len, chunks)) < found.st_size:
                     chunks.append(os.read(descriptor, found.st_size + 1))
@@ -263,19 +263,19 @@ class Folder:
         failure, also in a newly created root.
         """
         for is_last in (False, True):
-            draft = f"{ASIDE}{unique_name()}"  # here: to sync one folder is enough
+            draft = f"{ASIDE}{unique_name()}"  # in this folder: only one must be synced
             self.write(draft, data)
             try:
                 self.move(draft, self, name)
                 break
-            except FileNotFoundError:  # a sweep took it for an abandoned draft
+            except FileNotFoundError:  # a sweep removed it as an abandoned draft
                 if is_last:
                     raise
             except OSError:
                 self.discard(draft)
                 raise
         self.sync()
-        for above in ("..", "../.."):  # names of folders that may have been made just now
+        for above in ("..", "../.."):  # the folders themselves may be new
             with suppress(OSError):
                 descriptor = os.open(above, _READ | os.O_DIRECTORY, dir_fd=self.descriptor)
                 try:

@@ -88,7 +88,7 @@ class Layers:
                         if _mark(root, folder) in hidden:
                             continue
                         entry = read_entry(folder, key)
-                        # A record that could not be read a moment ago may be a hidden one.
+                        # Above, the record may not have been readable: compare it once more.
                         is_hidden = _mark_of(root, entry.meta.encode()) in hidden
                         if not is_hidden and self._accepts(entry):
                             return entry
@@ -172,7 +172,7 @@ class Layers:
         try:
             hidden = self._hidden(key)
         except _Illegible:
-            hidden, meets = frozenset(), None  # any of them may have been
+            hidden, meets = frozenset(), None  # which ones were hidden is unknown: hide all
         found = {}
         for root, entries in self._opened():
             with entries, suppress(OSError, Damaged), entries.below(key[:2], key) as folder:

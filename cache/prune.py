@@ -3,8 +3,8 @@
 Keeps the store below its size limit, and removes leftovers.
 
 The least recently used entries go first, by the time of their folders (never by the access times
-of files, which many mounts do not keep). Spared are pinned entries, those of the last minute, and
-those whose lock is held. Sizes are allocated blocks, as ``du`` counts them.
+of files, which many mounts do not keep). Pinned entries, those of the last minute and those whose
+lock is held are spared. Sizes are allocated blocks, as ``du`` counts them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ abandoned.
 LEDGER = "size"
 _LEDGER = re.compile(r"=\d{1,18}\n(\+\d{1,18}\n)*")
 _RESCAN = 512  # publishes after which the ledger is compared with the disk
-_MAX_LEDGER = 2**16  # bytes of it
-_TOGETHER = 64  # entries that are gone, of which the index is told at once
+_MAX_LEDGER = 2**16  # bytes
+_TOGETHER = 64  # removed entries that are reported to the index together
 
 
 @frozen
@@ -199,7 +199,7 @@ class Removing:
     def _is_gone(self, shard: Folder, key: str) -> bool:
         if self._drafts is None or not publishing.remove(shard, key, self._drafts):
             if shard.stat(key) is None:
-                return False  # another process was first
+                return False  # another process removed it
             self._open_drafts()  # another process may have put another folder there
             if self._drafts is None or not publishing.remove(shard, key, self._drafts):
                 return False

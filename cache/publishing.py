@@ -2,9 +2,9 @@
 """
 Puts entries into the store, also if something stands in their place, and takes entries out of it.
 
-A finished folder is renamed into place, which one of several processes wins; the others find a good
-entry there and use it. Anything else in its place is set aside first: a damaged entry, a file in
-the place of a folder, a shard that another user could have written.
+A finished folder is renamed into place. If several processes do this, one succeeds; the others find
+a good entry there and use it. Anything else in its place is set aside first: a damaged entry, a
+file in the place of a folder, a shard that another user could have written.
 
 A rename takes an entry away in one step, too, so that no reader sees half of it. Not every file
 system can do that. On the lower layer of an overlay, where the files of a container's image lie, a
@@ -44,7 +44,7 @@ def set_aside(parent: Folder, name: str, quarantine: Folder, new_name: str) -> s
         if error.errno not in _CANNOT_RENAME:
             raise
     else:
-        with suppress(OSError):  # sweeps count from now; a link's own time, not its target's
+        with suppress(OSError):  # sweeps count from now; of a link, its own time is set
             os.utime(new_name, dir_fd=quarantine.descriptor, follow_symlinks=False)
         return "moved"
     with suppress(OSError):
@@ -131,8 +131,8 @@ def publish_entry(
     """
     Put `entry` into `entries`, with drafts and a quarantine in `base`.
 
-    Returns whether it was this process that did: False where a good entry was there already, one
-    that every reader `accepts`.
+    Returns True if this process put it there, and False if a good entry that every reader `accepts`
+    was there already.
 
     Raises:
         OSError: The disk is full or read-only, or the like.
@@ -165,7 +165,7 @@ def _write(drafts: Folder, entry: Entry, shard: Folder) -> None:
 
 
 def clear_way(base: Folder, parent: Folder, name: str) -> str:
-    """Set `name` in `parent` aside; returns ``moved``, ``removed``, or nothing if it stays."""
+    """Set `name` in `parent` aside; returns ``moved``, ``removed``, or "" if it stays."""
     with suppress(FileNotFoundError), base.service("quarantine") as quarantine:
         return set_aside(parent, name, quarantine, f"{name}-{unique_name()[:8]}")
     return "removed"

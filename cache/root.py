@@ -118,7 +118,7 @@ class Root:
         self.path = path
         self.base = Path(os.path.realpath(path), VERSION)
         way = (*reversed(self.base.parents[:-1]), self.base)  # each folder below ``/``
-        # the last two, the root and what is in it, must be private
+        # only the root and its ``v1`` must be private
         self._way = tuple((step, step.name, step in way[-2:]) for step in way)
 
     def open(self) -> Folder | None:

@@ -69,7 +69,7 @@ def parse_record(record: list[object]) -> tuple[str, Change]:
             )
         case ["miss", str(key), str(), "remote" | "service", int(), int(when)] if (
             0 <= when < _MOST
-        ):  # it lies here from now on, and was used
+        ):  # it was stored here and loaded
             return key, lambda row: row._replace(
                 hits=row.hits + 1, last_use=max(row.last_use, float(when))
             )

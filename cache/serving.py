@@ -197,7 +197,7 @@ class Serving:
                             entry = read_entry(folder, key, is_used=self.mode == "rw")
                             return entry if self.accepts(entry) else None
                         except Damaged as damage:
-                            # While it is open, no other folder gets its inode number.
+                            # The folder is open, so no other one can have its inode number.
                             if _is_at(folder, shard, key):
                                 self._set_aside(base, shard, key, damage)
                                 return None
@@ -325,7 +325,7 @@ class Serving:
                     if found is None:
                         with suppress(FileExistsError):
                             locks.write(path.name, b"", sync=False)
-            except (OSError, CacheError) as error:  # publishing will say so, if it fails as well
+            except (OSError, CacheError) as error:  # if publishing fails too, it warns
                 events.emit(Event(kind=EventKind.ERROR, kernel="cache", detail=cause(error)))
             else:
                 return key_lock(path, timeout_s)
@@ -409,7 +409,7 @@ def key_lock(path: Path, timeout_s: float) -> Iterator[bool]:
     False after `timeout_s` seconds of waiting, and at once where `path` is a symbolic link, where
     locks do not work, and where this thread holds it already. Never raises for any of these.
     """
-    # 10 ms to import, and only a compile needs it: never on the way to a kernel that is on disk.
+    # The import takes 10 ms, and only compiles need it, not loads from the disk.
     from filelock import Timeout, UnixFileLock
 
     forks.wait_before("filelock")

@@ -21,7 +21,7 @@ import diskcache
 
 DATABASE = "cache.db"
 MAX_BYTES = 2**22  # of a row: some 20,000 entries whose keys share a byte, 5 million in all
-_STEP, _MOST_STEPS = 10**5, 200  # instructions of SQLite's machine: a second or two
+_STEP, _MOST_STEPS = 10**5, 200  # instructions of SQLite's virtual machine: 1 to 2 s in all
 _RAW = 1  # diskcache's mode of a value that lies in the database as it is
 _SETTINGS = {
     # All of them, each time: diskcache keeps settings in the database and would inherit others.
@@ -129,7 +129,7 @@ class _Cache(diskcache.Cache):
     def _con(self) -> sqlite3.Connection:
         if self._only is None:
             raise sqlite3.ProgrammingError("the index is closed")
-        steps = itertools.count()  # a new statement starts anew, for it asks for the connection
+        steps = itertools.count()  # from 0 for each statement: each asks for the connection
         self._only.set_progress_handler(lambda: next(steps) >= _MOST_STEPS, _STEP)
         return self._only
 

@@ -96,8 +96,8 @@ class Trusted:
             before = self._looked(path, configured, stamp)
             latest = newest(before, opened(data, before))
             _tell_taken_back(before, latest)
-            # This process uses it even if it cannot be stored; until it is stored, it looks each
-            # time.
+            # This process uses it even if it cannot be stored. Until it is stored, every use checks
+            # the stored document again.
             name = (self._root.base, path)
             _seen[name] = _Seen(latest, -math.inf, stamp)
             latest = self.remembered.keep(latest)

@@ -12,7 +12,11 @@ from pathlib import Path
 
 from jitgen.settings import settings
 
-FOLDER = "/"  # start folder: the caller's may be gone, or would be kept from unmounting
+FOLDER = "/"
+"""
+Working folder of the processes: the caller's may no longer exist, and a process in it would keep it
+from being unmounted.
+"""
 
 _START = """\
 import json, sys

@@ -91,7 +91,7 @@ def compile_kernel(
             return compile_isolated(config, arch, timeout_s=timeout_s, stop=stop, text=text)
     except ResourceError as error:
         if isinstance(own, CompileError):
-            raise own from error  # not certain, but all that is known
+            raise own from error  # the refusal is not certain, but nothing else is known
         raise
 
 

@@ -272,9 +272,10 @@ def wgmma_serialised(disassembly: str, *, chain: int = 4) -> bool:
     """
     Return whether the assembler made warpgroup MMAs wait for one another.
 
-    It does so, with a mere warning, where it cannot prove that their registers are left alone. A
-    wait (``WARPGROUP.DEPBAR``) then follows each MMA, instead of each chain of them, and the tensor
-    cores idle in between. Counted over the whole kernel, with one wait to spare.
+    It does so, with only a warning, if it cannot prove that no other instruction uses their
+    registers. Then a wait (``WARPGROUP.DEPBAR``) follows each MMA instead of each chain of them,
+    and the tensor cores idle in between. The instructions of the whole kernel are counted, and one
+    more wait is allowed.
 
     Args:
         disassembly: SASS of an sm_90a kernel.

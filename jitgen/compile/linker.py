@@ -16,8 +16,9 @@ from jitgen.events import warn_once
 
 _OPTIONS = ("-nostdlib", "-s", "-Wl,--build-id=none", "-Wl,-z,noseparate-code")
 """
-Nothing but the object: no start files (a kernel has no constructors, and what it calls of libc is
-in every process), no symbols, no padding. That links in half the time, into a tenth less.
+Only the object is linked: no start files (a kernel has no constructors, and every process has the
+functions of libc that it calls), no symbols, no padding. This takes half the time, and the library
+is a tenth smaller.
 """
 
 _TIMEOUT_S = 30.0
@@ -26,7 +27,7 @@ _TIMEOUT_S = 30.0
 _MOST_BYTES = 2**26
 
 _KEPT = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
-"""Variables that a linker may need to run. Others change what it makes: LD_RUN_PATH, for one."""
+"""Variables that a linker may need to run. Others, such as LD_RUN_PATH, change its output."""
 
 
 class LinkError(Exception):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Imported once by the process that compile processes are forked from, so that these have the compiler
-as jitgen imports it, in a neutral environment, and what renders sources.
+Imports the compiler, in a neutral environment, and the modules that render sources. The process
+from which compile processes are forked imports this module, so that its children need not.
 """
 
 from __future__ import annotations
@@ -11,4 +11,4 @@ from jitgen.compile import compiler
 with compiler.neutral_environment():
     compiler.import_compiler()
 
-from jitgen.codegen import render  # noqa: F401  # where there is no Jinja, the above holds
+from jitgen.codegen import render  # noqa: F401  # last: it fails without Jinja

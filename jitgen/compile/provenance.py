@@ -57,7 +57,7 @@ def compiler_files() -> tuple[Path, ...]:
     Return the files of native and Python code of the compiler, and of tvm-ffi, which makes its
     calls.
 
-    What is imported as ``cutlass`` may not be what is installed as the compiler.
+    The module that is imported as ``cutlass`` need not belong to the installed compiler.
     """
     found: set[Path] = set()
     for package, part in (("nvidia_cutlass_dsl", ""), ("cutlass", ""), ("tvm_ffi", "lib")):
@@ -82,7 +82,8 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _is_code(path: Path) -> bool:
     is_code = path.suffix == ".py" or ".so" in path.name
-    return is_code and "iket" not in path.parts and path.is_file()  # a profiler, not compiled with
+    is_profiler = "iket" in path.parts  # which compiles do not use
+    return is_code and not is_profiler and path.is_file()
 
 
 @cache

@@ -13,13 +13,13 @@ The compiler comes in parts, with two code generators, one of which is in use.
     nvidia-cutlass-dsl-libs-cu13     the same for CUDA 13
     apache-tvm-ffi                   how kernels are called
 
-Each part of a release requires the others in exactly its own version. So a machine that only loads
-kernels needs the runtime library's part and no other: its version names the release, and the keys
-that follow are those of a machine that has all of it.
+All parts of a release have the same version. So a machine that only loads kernels needs only the
+part with the runtime library: its version is that of the release, and keys are the same as on a
+machine with all parts.
 
-The two code generators make different code, and where both are installed the compiler takes the
-newest that the driver supports, without a driver the newest. So a key names the one in use and
-never both.
+The two code generators make different code. If both are installed, the compiler uses the newest
+that the driver supports, or the newest if there is no driver. So a key names only the generator in
+use.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def version(name: str) -> str | None:
     """
     Return the version of the distribution `name`; None if it is not installed.
 
-    Only the head of the metadata file is read. To parse the whole file for each package, as
-    importlib.metadata does, would take a fifth of the time of a start without its imports.
+    Only the head of the metadata file is read. Parsing the whole file of each package, as
+    importlib.metadata does, would take a fifth of the time of a start, imports excluded.
 
     Raises:
         ResourceError: What is installed cannot be read just now.
@@ -290,7 +290,7 @@ def _head(path: Path) -> str:
         with path.open(encoding="utf-8", errors="replace") as stream:
             return stream.read(2**14)
     except OSError as error:
-        if is_passing(error):  # a level of the base would be remembered, and no entry loaded
+        if is_passing(error):  # else the base level would be remembered, and no entry be loaded
             raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
         return ""
 

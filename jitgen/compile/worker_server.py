@@ -126,15 +126,14 @@ class Server:
                 start=time.monotonic(),
             )
             pid = os.fork()
-        except (
-            OSError
-        ) as error:  # no process, descriptor or disk to be had: it costs this task only
+        except OSError as error:
+            # No process, descriptor or disk space is left: only this task fails.
             answer = {"kind": "crash", "error": f"no process for it: {error}", "log": ""}
             self.say(json.dumps({**answer, "index": index, "seconds": 0.0}).encode("ascii"))
             return
         if pid == 0:
             _run(self._function, self._tasks[child.index], child, server, self._client)
-        self._tasks[index] = None  # it may be large, and there may be many
+        self._tasks[index] = None  # frees its memory: tasks may be large, and many
         with suppress(PermissionError, ProcessLookupError):  # it has done so itself, or has ended
             os.setpgid(pid, pid)
         self._children[pid] = child
@@ -299,7 +298,7 @@ def preload(modules: list[str], without: list[str], tasks: Sequence[Any] = ()) -
 
     A module that cannot be imported is left to the tasks that need it: they fail with the reason.
     """
-    gc.disable()  # a fifth of the time of such imports; children turn it on again
+    gc.disable()  # saves a fifth of the time of the imports; children turn it on again
     for name in without:
         sys.modules[name] = None  # type: ignore[assignment]  # import finds it missing
     for name in modules:
@@ -310,7 +309,7 @@ def preload(modules: list[str], without: list[str], tasks: Sequence[Any] = ()) -
                 importlib.import_module(name)
         except Exception:  # importing early is only for speed, and modules fail in many ways
             traceback.print_exc()
-    gc.freeze()  # children need not look at what is already here, and so share its memory
+    gc.freeze()  # collections in children skip these objects, whose memory stays shared
     sys.stdout.flush()
     sys.stderr.flush()
 
@@ -327,4 +326,4 @@ def main(descriptor: str) -> None:
     modules = [*request["preload"], request["function"].partition(":")[0]]
     preload(modules, request["without"], request["tasks"])
     Server(client, request).serve()
-    os._exit(0)  # taking down an interpreter with the compiler in it takes a while
+    os._exit(0)  # a regular exit with the compiler loaded takes a while

@@ -63,7 +63,7 @@ _GOODBYE_S = 0.5
 """Seconds that the helper process may take to end its children, before it is killed itself."""
 
 _START_S = 120.0
-"""How long the helper process may take to import what tasks need: seconds, if the disk is slow."""
+"""Seconds that the helper process may take to import what tasks need, also from a slow disk."""
 
 _SILENCE_S = 30
 """
@@ -197,7 +197,7 @@ def run(
             for answer in server.answers(line):
                 waiting.discard(answer["index"])
                 yield _outcome(tasks[answer["index"]], answer)
-                if not waiting:  # the end may never show if a fork of this process holds a copy
+                if not waiting:  # a fork of this process may keep the socket open, without an end
                     break
         except TimeoutError:
             server.kill()

@@ -23,9 +23,9 @@ Entry = Callable[..., object]
 
 EXCHANGE_PART = 8
 """
-Part of a GPU's SMs, an eighth, which exchanges between ranks take beside products. These launch a
-CTA for each of the other SMs: a CTA of theirs fills an SM, so that one more would only start when
-an exchange ends. Of an H200 these are 16 SMs; 8 CTAs fill its link.
+While ranks exchange data, products leave one in `EXCHANGE_PART` of a GPU's SMs to the exchange, and
+launch one CTA for each other SM. A CTA of a product fills an SM, so a further one would only start
+when the exchange ends. On an H200 the exchange has 16 SMs; 8 CTAs fill the link.
 """
 
 

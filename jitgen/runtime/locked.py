@@ -142,7 +142,7 @@ def _of_host(lock: Lock) -> Place | None:
     try:
         name = gpu_of_host()
         arch = devices.arch_of(name) if name else None
-    except ConfigError:  # a device that no target lists: it is looked at when it is used
+    except ConfigError:  # a device that no target lists: it is compared when it is used
         return None
     if arch is None or not any(each.arch == arch for each in lock.targets):
         return None

@@ -65,10 +65,10 @@ def load(content: bytes, name: str) -> Library:
     try:
         module = _load_file(tvm_ffi, _unique_path(descriptor))
     except (OSError, RuntimeError):
-        return _load_copy(content)  # its error is about the library, not about the way
+        return _load_copy(content)  # if the library is at fault, its error says so
     finally:
         os.close(descriptor)
-    _function(tvm_ffi, _KEEPER)(module)  # its last use is not known
+    _function(tvm_ffi, _KEEPER)(module)  # never unloaded: when it is used last is unknown
     return module
 
 

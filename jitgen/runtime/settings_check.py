@@ -79,13 +79,13 @@ def _check_trust() -> None:
         )
     try:
         _require_file("JITGEN_TRUST", settings.trust)
-    except SettingError as error:  # the file may come; until then kernels are compiled here
+    except SettingError as error:  # the file may appear later; until then kernels are compiled here
         warn_once(f"trust {error}", "nothing that must be signed is accepted: %s", error)
 
 
 def _refuse_folder(record: Path) -> None:
     """Refuse a folder as the path of a recording, because files would be written beside it."""
-    with suppress(OSError):  # a name that cannot be is told where it is written
+    with suppress(OSError):  # an impossible name is reported when the file is written
         if record.is_dir():
             raise SettingError(
                 f"JITGEN_RECORD={record} is a folder: name a file, such as {record / 'calls.json'}"

@@ -300,7 +300,7 @@ def build(
         )
     start = time.perf_counter()
     try:
-        # events are heard when the lock is free again
+        # Events are delivered after the lock is released.
         with events.held(), store.lock(name, settings.lock_timeout) as is_locked:
             _tell_wait(spec, time.perf_counter() - start)
             if is_locked:

@@ -24,7 +24,7 @@ from jitgen.server.http_limits import BoundedHttpProtocol
 SHAKE_S = 10.0
 """Time limit of a TLS handshake."""
 
-_PART_S = 2.0  # to wait for the client's end of TLS, which many clients never send
+_PART_S = 2.0  # for the client to end TLS, which many clients never do
 
 _PAUSE_S = 0.05  # after a connection that could not be accepted
 _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

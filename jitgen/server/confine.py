@@ -155,7 +155,7 @@ def _renounce() -> None:
         try:
             _call("prctl", _PR_CAPBSET_DROP, capability, 0, 0, 0)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # as it is beyond the last capability
+            if error.errno != errno.EINVAL:  # beyond the last capability
                 raise
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):

@@ -34,7 +34,7 @@ from jitgen.support.documents import BadDocument, parse_json
 
 T = TypeVar("T")
 
-_LOOK_S = 0.5  # between two looks of a service that waits
+_LOOK_S = 0.5  # seconds after which a waiting service looks again
 _MOST_TAKEOVERS = 100
 _REST_S = 10.0
 """Seconds without a request to a store that failed, so that requests do not wait for it again."""
@@ -165,7 +165,7 @@ class Leases:
     async def _ask(self, ask: Callable[..., T], *details: object) -> T:
         """Call `ask` on one of the store's threads; raises _Resting after a failure."""
 
-        def asked() -> T:  # checked when a thread is free: many calls may be waiting by then
+        def asked() -> T:  # the check runs when a thread is free, after other calls may have failed
             if time.monotonic() < self._rests_until:
                 raise _Resting
             try:

@@ -3,8 +3,9 @@
 Worker pools: a virtual environment for each toolchain, whose supervisor compiles in processes.
 
 The service never compiles, and never imports a compiler. It runs one supervisor for each toolchain
-(`jitgen.server.supervisor`), restarts it when it dies or falls silent, and tells the outcomes of a
-task apart: an answer, a refusal, a crash. Work that a supervisor died over is tried once more.
+(`jitgen.server.supervisor`), restarts it when it dies or falls silent, and distinguishes the
+outcomes of a task: an answer, a refusal, a crash. A task during which a supervisor died is tried
+once more.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ except ImportError:  # a jitgen before 0.2
 """Python for the environment of a toolchain, whose jitgen may be of another version."""
 
 _LINE = 2**28  # bytes of the longest line: the largest entry, in base64
-_START_S = 120.0  # for a supervisor to import the compiler
-_SILENCE_S = 40.0  # without a line: it sends one every five seconds
+_START_S = 120.0  # in which a supervisor must have imported the compiler
+_SILENCE_S = 40.0  # without a line, of which it sends one every five seconds
 _ANSWER_S = 60.0  # for the answer to a question
 _REST_S = (0.5, 30.0)  # before a restart: first, and most; doubling
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "JITGEN_PLUGINS", "CC")
@@ -141,7 +142,7 @@ class Pool:
         }
 
         def prepare() -> tuple[_Waiting, int, dict[str, Any]]:
-            number = self._next_task  # as the supervisor counts them
+            number = self._next_task  # the supervisor counts tasks in the same way
             self._next_task += 1
             return self._tasks, number, {"task": task}
 

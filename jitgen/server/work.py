@@ -71,7 +71,7 @@ class Worker:
         self._metrics.queue_s.observe(job.started - job.created)
         outcome = "failed"
         try:
-            self._entry_store.from_memory(order.key, ZSTD)  # a revoked kernel is not compiled
+            self._entry_store.from_memory(order.key, ZSTD)  # raises Revoked: no compile then
             async with self._leases.held(order.key) as theirs:
                 found = await self._there(order.key, theirs)
                 outcome = "found"

@@ -139,10 +139,8 @@ def permute_quantize(  # noqa: C901, PLR0913  # each is one thing to say
                 layout, groups = "masked", masked_m
                 rows = permutation.numel() == 0  # nothing is launched then
             else:
-                layout, rows = (
-                    "several",
-                    0,
-                )  # a mistake: never remembered, so the validation tells it
+                # A mistake, which the validation below reports; it is never remembered.
+                layout, rows = "several", 0
             # What a guard knows is not in the key, nor strides, nor that tensors agree about their
             # sizes: the entry refuses others, and run() replaces it.
             shape = x.shape
