@@ -70,8 +70,8 @@ def connect(  # noqa: PLR0913  # each is one thing to say
             windows do so: collectives send bfloat16.
         flags_from: The number of tokens of a rank from which on words travel without the number of
             the round, which is half the bytes, and a flag of each CTA says that they have come.
-            At least 2; for windows on GPUs with equal numbers of SMs, not with ``late="mask"``,
-            invariant numerics or micro-batches. Windows have ``ranks * max_tokens * (4 * hidden +
+            At least 2; for windows on GPUs, not with ``late="mask"``, invariant numerics or
+            micro-batches. Windows have ``ranks * max_tokens * (4 * hidden +
             8 * top_k)`` bytes for such calls, and those above only for fewer tokens. None: never.
 
     Raises:
@@ -179,16 +179,9 @@ def _windows(  # noqa: PLR0913  # each is one thing to say
     if group.size() > MOST_RANKS:
         return None, f"{group.size()} ranks are more than {MOST_RANKS}"
     host = zlib.crc32(socket.gethostname().encode())
-    sms = (
-        torch.cuda.get_device_properties(device).multi_processor_count
-        if device.type == "cuda"
-        else 0
-    )
-    low, high, fewest, most_sms = least([host, -host, sms, -sms], group, device)
+    low, high = least([host, -host], group, device)
     if low != -high:
         return None, "ranks are on several hosts"
-    if flags_from is not None and fewest != -most_sms:
-        return None, f"GPUs have {fewest} to {-most_sms} SMs, which flags need in equal numbers"
     made: list[Shared] = []
     ranks, (hidden, top_k, most) = group.size(), sizes
     few = most if flags_from is None else min(most, flags_from - 1)

@@ -205,8 +205,10 @@ def test_a_plan_has_tokens_of_all_micro_batches_that_the_wire_is_for() -> None:
 
 @pytest.mark.parametrize("by_flags", [False, True])
 @pytest.mark.parametrize("kind", [DispatchProblem, CombineRanksProblem])
-def test_kernels_with_flags_have_no_neighbours_of_other_sizes(kind: Any, by_flags: bool) -> None:
-    """A rank that used one while its kernel is compiled would wait for flags of other CTAs."""
+def test_kernels_have_neighbours_that_serve_while_they_are_compiled(
+    kind: Any, by_flags: bool
+) -> None:
+    """With flags, too: each says how many CTAs its rank's kernel has."""
     neighbours: list[int] = []
 
     def entry(_: object, config: Any, others: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -218,7 +220,7 @@ def test_kernels_with_flags_have_no_neighbours_of_other_sizes(kind: Any, by_flag
     problem = kind(m=2, ranks=2, by_flags=by_flags, **sizes)
     launch_for(current.get(), gpu, problem, None, "x")
 
-    assert (neighbours == [0]) is by_flags
+    assert neighbours[0] > 0
 
 
 @pytest.mark.parametrize("form", ["block128", "row", "bf16"])
