@@ -25,6 +25,7 @@ from jitgen.ops.dispatch.call import dispatch
 from jitgen.ops.dispatch.launch import launch_for
 from jitgen.ops.dispatch.rounds import Link, new_state
 from jitgen.parallel import connect, share
+from jitgen.parallel.wire import chosen_flags
 from jitgen.runtime.session import current
 from tests import documents, needs, ranks, ranks_micro
 from tests.gpu import ranks_kills
@@ -128,6 +129,29 @@ def test_the_page_shows_what_two_ranks_do(number: int, tmp_path: Path) -> None:
 
 def test_rows_that_exchanges_read_beside_products_have_memory_of_their_own(tmp_path: Path) -> None:
     ranks.run(ranks_micro.memory_of_rows, 1, tmp_path)
+
+
+def test_kernels_of_an_old_plan_are_missed_by_name(tmp_path: Path) -> None:
+    """A plan for ranks that send bfloat16 does not let others send it: they say what is missing."""
+    ranks.run(ranks.planned, 1, tmp_path, str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("given", "max_tokens", "possible", "chosen"),
+    [
+        (None, 127, True, None),
+        (None, 128, True, 128),
+        (None, 4096, True, 128),
+        (None, 4096, False, None),
+        (0, 4096, True, None),
+        (64, 4096, True, 64),
+        (64, 16, True, 64),
+    ],
+)
+def test_ranks_choose_flags_by_themselves(
+    given: int | None, max_tokens: int, possible: bool, chosen: int | None
+) -> None:
+    assert chosen_flags(given, max_tokens, possible=possible) == chosen
 
 
 def test_windows_have_flags_for_many_tokens(tmp_path: Path) -> None:
@@ -240,22 +264,59 @@ def test_a_plan_has_the_kernels_of_tokens_that_are_quantised_first(form: str) ->
     assert copies == [32] * (form != "bf16")
 
 
+def rooms_of(plan: jitgen.Plan) -> set[tuple[str, bool, int, int]]:
+    """Return the tokens of a rank that a plan has kernels between ranks for, also with flags."""
+    return {
+        (each.problem.op, each.problem.by_flags, each.min_rows, each.max_rows)
+        for each in plan.sweeps
+        if hasattr(each.problem, "by_flags")
+    }
+
+
+def of_both(*rooms: tuple[bool, int, int]) -> set[tuple[str, bool, int, int]]:
+    """Return `rooms` of both operations between ranks."""
+    return {(op, *each) for op in ("dispatch", "combine_ranks") for each in rooms}
+
+
 def test_a_plan_has_the_kernels_of_many_tokens_by_flags() -> None:
     case, wire = make("block128", tokens=1), Two()
     wire.quantises, wire.flags_from = True, 5
     mine = ranks.part_of(case, 0, 2)
     layer = jitgen.MoELayer(case.config, mine, max_tokens=16, group=wire)  # type: ignore[arg-type]
-    found = {
-        (each.problem.op, each.problem.by_flags, each.min_rows, each.max_rows)
-        for each in layer.plan(arch="sm_90a").sweeps
-        if hasattr(each.problem, "by_flags")
-    }
 
-    assert found == {
-        (op, by_flags, *((5, 16) if by_flags else (1, 4)))
-        for op in ("dispatch", "combine_ranks")
-        for by_flags in (False, True)
-    }
+    assert rooms_of(layer.plan(arch="sm_90a")) == of_both((False, 1, 4), (True, 5, 16))
+
+
+@pytest.mark.parametrize(
+    ("flags_from", "rooms"),
+    [
+        (None, [(False, 1, 256), (True, 128, 256)]),
+        (0, [(False, 1, 256)]),
+        (64, [(False, 1, 63), (True, 64, 256)]),
+        (257, [(False, 1, 256)]),
+    ],
+)
+def test_a_plan_of_a_layer_without_a_wire_has_flags(
+    flags_from: int | None, rooms: list[tuple[bool, int, int]]
+) -> None:
+    case = make("block128", tokens=1)
+    layer = jitgen.MoELayer(case.config, case.weights)
+    plan = layer.plan(256, "sm_90a", num_ranks=2, flags_from=flags_from)
+
+    assert rooms_of(plan) == of_both(*rooms)
+
+
+def test_flags_are_planned_only_where_there_are_some() -> None:
+    case = make("block128", tokens=1)
+    invariant = replace(case.config, numerics="invariant")
+    for config, arch, why in (
+        (case.config, "cpu", "0 or None on cpu"),
+        (invariant, "sm_90a", "0 or None with late='mask' or invariant"),
+    ):
+        layer = jitgen.MoELayer(config, case.weights)
+        assert rooms_of(layer.plan(256, arch, num_ranks=2)) == of_both((False, 1, 256))
+        with pytest.raises(InputError, match=f"flags_from: must be {why}"):
+            layer.plan(256, arch, num_ranks=2, flags_from=64)
 
 
 @pytest.mark.parametrize(
