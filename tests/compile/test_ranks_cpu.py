@@ -28,7 +28,7 @@ from jitgen.parallel import connect, share
 from jitgen.parallel.wire import chosen_flags
 from jitgen.runtime.session import current
 from tests import documents, needs, ranks, ranks_micro
-from tests.gpu import ranks_kills
+from tests.gpu import ranks_kills, ranks_models
 from tests.moe_cases import make
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
@@ -116,6 +116,12 @@ def test_killed_processes_are_masked_and_new_ones_take_their_places() -> None:
     asked = Namespace(device="cpu", ranks=3, seconds=15.0, kill_every=4.0, limit=300.0)
 
     assert ranks_kills.run(asked) == []
+
+
+@pytest.mark.nightly
+def test_eight_ranks_run_the_layers_of_models() -> None:
+    asked = {"models": ["tiny"], "tokens": [2], "flags_from": None, "device": "cpu"}
+    ranks_models.run(Namespace(ranks=8, parts=["right", "invariant", "wire", "layer"], **asked))
 
 
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.nightly)])
