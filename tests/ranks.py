@@ -27,10 +27,12 @@ import jitgen
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.layer import ranks as bench
 from jitgen.config.format import Format
-from jitgen.errors import InputError, PeerTimeout
+from jitgen.errors import InputError, KernelMiss, PeerTimeout
 from jitgen.layer.problems import sent_as
 from jitgen.parallel import ExpertMap, Wire, balance, connect, memory, share, windows
 from jitgen.parallel.windows import Windows
+from jitgen.plans.plan import configs
+from jitgen.settings import settings
 from jitgen.verify import device
 from tests.moe_cases import Case, make
 
@@ -383,6 +385,25 @@ def emulated(rank: int, ranks: int, form: str) -> None:
         usual, sent = (layer(x, weights, ids) for layer in layers)
     assert usual.float().norm() > 1
     assert torch.equal(usual, sent)
+
+
+def planned(rank: int, ranks: int, folder: str) -> None:
+    """Let kernels of ranks that send bfloat16 be all that there is, for ranks that quantise."""
+    case = make("block128", tokens=1)
+    mine = part_of(case, rank, ranks)
+    blank = jitgen.MoELayer(case.config, mine)
+    layer = jitgen.MoELayer(case.config, mine, max_tokens=2, group=dist.group.WORLD)
+    x, weights, ids, *_ = given(case, rank, 2, 1)
+    kernels = {
+        quantise: configs(blank.plan(2, "cpu", num_ranks=ranks, quantise=quantise), "cpu")
+        for quantise in (None, False, True)
+    }
+    assert {*kernels[None]} == {*kernels[False]} | {*kernels[True]}
+    assert {*layer.configs("cpu")} == {*kernels[True]}
+    with settings.scope(cache_dir=folder, on_miss="error"):
+        jitgen.prewarm([each for each in kernels[False] if each.op == "dispatch"], arch="cpu")
+        with pytest.raises(KernelMiss, match="dispatch_bf16_block128_cpu"):
+            layer(x, weights, ids)
 
 
 def by_flags(rank: int, ranks: int) -> None:

@@ -93,10 +93,17 @@ def _counts(text: str) -> tuple[int, ...]:
     "--max-tokens.",
 )
 @click.option(
-    "--quantise",
-    is_flag=True,
-    help="With --group: ranks quantise tokens before they send them, where the first product "
-    "reads FP8.",
+    "--quantise/--no-quantise",
+    default=None,
+    help="With --group: whether ranks quantise tokens before they send them, where the first "
+    "product reads FP8; both if not given.",
+)
+@click.option(
+    "--flags-from",
+    type=click.IntRange(0),
+    metavar="N",
+    help="With --group: tokens of a rank from which on flags replace numbers (0: never); kernels "
+    "without flags, and those with them from 128 on, if not given.",
 )
 @click.option("--no-router", is_flag=True, help="Leave the router out of the plan.")
 @with_output
@@ -113,7 +120,8 @@ def from_config(  # noqa: PLR0913  # each is one option
     activation_format: str | None,
     dequantize: bool,
     has_group: bool,
-    quantise: bool,
+    quantise: bool | None,
+    flags_from: int | None,
     no_router: bool,
 ) -> None:
     """
@@ -126,8 +134,9 @@ def from_config(  # noqa: PLR0913  # each is one option
         raise click.UsageError("--group needs --max-tokens: the most tokens of each rank")
     if has_group and max(expert_ranks) == 1:
         raise click.UsageError("--group needs --expert-ranks: how many ranks share a layer")
-    if quantise and not has_group:
-        raise click.UsageError("--quantise needs --group: it says how ranks send tokens")
+    for option, given in (("--quantise", quantise), ("--flags-from", flags_from)):
+        if given is not None and not has_group:
+            raise click.UsageError(f"{option} needs --group: it says how ranks send tokens")
     if to is not None and to.suffix != ".toml":
         raise click.UsageError(f"{printable(str(to))}: the name of a plan file ends in .toml")
     file = config / "config.json" if config.is_dir() else config
@@ -149,6 +158,7 @@ def from_config(  # noqa: PLR0913  # each is one option
             has_router=not no_router,
             has_group=has_group,
             quantise=quantise,
+            flags_from=flags_from,
         )
     except OSError as error:
         where = printable(str(error.filename or config))

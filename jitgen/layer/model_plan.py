@@ -35,7 +35,8 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
     dequantize: bool = False,
     has_router: bool = True,
     has_group: bool = False,
-    quantise: bool = False,
+    quantise: bool | None = None,
+    flags_from: int | None = None,
 ) -> Plan:
     """
     Return a plan of every kernel that a model's layers of experts and its router may need.
@@ -56,7 +57,11 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
         has_group: Whether ranks share layers by a group, as with ``MoELayer(..., group=)``, each
             with `max_tokens`. Then each rank computes the tokens of all ranks, and the plan has the
             kernels that exchange tokens.
-        quantise: Whether these ranks quantise tokens before they send them.
+        quantise: Whether these ranks quantise tokens before they send them; None: the plan has the
+            kernels of both.
+        flags_from: The number of tokens of these ranks from which on flags say that data has come;
+            0: never. None: the plan has the kernels without flags, and those with them that
+            `jitgen.parallel.connect` takes by itself.
 
     Raises:
         InputError: The config lacks a value that is needed, or has one that no layer or router
@@ -88,6 +93,7 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
                     masked=masked,
                     num_ranks=num_ranks,
                     quantise=quantise,
+                    flags_from=flags_from,
                 )
                 described[found.description] = None
                 sweeps |= dict.fromkeys(found.sweeps)

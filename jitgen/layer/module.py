@@ -268,6 +268,7 @@ class MoELayer(BoundExperts):
         trains: bool = False,
         num_ranks: int | None = None,
         quantise: bool | None = None,
+        flags_from: int | None = None,
     ) -> Plan:
         """
         Return a plan for `jitgen.prewarm` with every kernel that the layer may need.
@@ -285,12 +286,17 @@ class MoELayer(BoundExperts):
                 if the layer was made without a group, for example on the device ``meta``; None:
                 that of its group.
             quantise: Whether these ranks quantise tokens before they send them, as for
-                `jitgen.parallel.connect`; None: as those of its group.
+                `jitgen.parallel.connect`; None: as those of its group, or both.
+            flags_from: The number of tokens of these ranks from which on flags say that data has
+                come, as for `jitgen.parallel.connect`; 0: never. None: as those of its group, or
+                without them, and with them as `connect` chooses by itself.
         """
         if num_ranks is None and self._wire is not None:
             num_ranks = self._wire.ranks
-        if quantise is None:
-            quantise = self._wire is not None and self._wire.quantises
+        if quantise is None and self._wire is not None:
+            quantise = self._wire.quantises
+        if flags_from is None and self._wire is not None:
+            flags_from = self._wire.flags_from or 0
         tokens = max_tokens
         if tokens is None:
             tokens = self.max_tokens if self._wire is None else self._pass_tokens(self._wire)
@@ -304,7 +310,7 @@ class MoELayer(BoundExperts):
             num_ranks=num_ranks,
             can_mask=self._wire is not None and self._wire.can_mask,
             quantises=quantise,
-            flags_from=None if self._wire is None else self._wire.flags_from,
+            flags_from=flags_from,
             lora=self.lora,
         )
 

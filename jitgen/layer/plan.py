@@ -6,7 +6,7 @@ experts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from jitgen.config import Arch
 from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
+from jitgen.layer.config import MoEConfig
 from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows
 from jitgen.layer.lora import ExpertLora, activation_problem, needs_activation
 from jitgen.layer.lora import problems as of_lora
@@ -29,8 +30,10 @@ from jitgen.layer.problems import (
     sent_as,
 )
 from jitgen.layer.weights import require_trained
+from jitgen.parallel.wire import FLAGS_FROM, require_flags
 from jitgen.plans.plan import Plan
 from jitgen.plans.sweep import Sweep
+from jitgen.selection.numerics import is_invariant
 from jitgen.targets.devices import default_arch
 
 
@@ -44,7 +47,7 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
     trains: bool = False,
     num_ranks: int | None = None,
     can_mask: bool = False,
-    quantises: bool = False,
+    quantises: bool | None = None,
     flags_from: int | None = None,
     lora: ExpertLora | None = None,
 ) -> Plan:
@@ -62,9 +65,10 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
         num_ranks: Ranks that share the layer by a group, each with `max_tokens`, which must be
             given then; None: there is no group.
         can_mask: Whether ranks that are late are masked.
-        quantises: Whether ranks quantise tokens before they send them, where they can.
-        flags_from: The number of tokens of a rank from which on flags say that data has come; None:
-            they never do.
+        quantises: Whether ranks quantise tokens before they send them, where they can; None: the
+            plan is for both.
+        flags_from: The number of tokens of a rank from which on flags say that data has come; 0:
+            they never do. None: as `jitgen.parallel.connect` chooses by itself, and never.
         lora: The adapters of the layer.
 
     Raises:
@@ -83,8 +87,12 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
     by_row = tuple(of_rows(config, weights))
     if trains:
         by_row += tuple(of_gradients(config, weights))
-    form = sent_as(config, weights) if quantises else Format.NONE
-    of_wire = {"can_mask": can_mask, "form": form}
+    form = Format.NONE if quantises is False else sent_as(config, weights)
+    forms = dict.fromkeys((Format.NONE, form) if quantises is None else (form,))
+    of_wires = [{"can_mask": can_mask, "form": each} for each in forms]
+    rooms: Iterable[tuple[int, int, bool]] = ()
+    if num_ranks is not None:
+        rooms = _rooms(config, max_tokens, flags_from, can_mask, target(arch))
     joined = joined_problem(config, weights, target(arch))
     few = min(tokens, joined_tokens(config)) if chain.starts_early and chain.joins else 0
     joining: tuple[Sweep, ...] = ()
@@ -111,7 +119,7 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
         + joining
         + tuple(_at_once(chain, tokens, target(arch)))
         + tuple(_masked(chain, masked))
-        + tuple(_of_ranks(chain, max_tokens, num_ranks, flags_from, of_wire))
+        + tuple(dict.fromkeys(_of_ranks(chain, ranks, rooms, of_wires)))
         + tuple(_copied(chain, tokens, num_ranks, form))
         + tuple(_of_lora(chain, tokens, lora)),
     )
@@ -135,27 +143,45 @@ def _masked(chain: Chain, most: int | None) -> Iterator[Sweep]:
         yield Sweep(problem=problem, min_rows=each, max_rows=each * most)
 
 
-def _of_ranks(
-    chain: Chain,
-    max_tokens: int | None,
-    num_ranks: int | None,
-    flags_from: int | None,
-    of_wire: Mapping[str, Any],
-) -> Iterator[Sweep]:
+def _rooms(
+    config: MoEConfig, max_tokens: int | None, flags_from: int | None, can_mask: bool, arch: Arch
+) -> Iterator[tuple[int, int, bool]]:
     """
-    Yield the problems of exchanging tokens and sums between ranks, also for a group of one rank:
-    those of few tokens, and those of many, for which there are flags.
+    Yield ranges of numbers of tokens of a rank, and whether flags say that data has come.
+
+    Raises:
+        InputError: `max_tokens` is None, or there are no flags on the target or for these kernels.
     """
-    if num_ranks is None:
-        return
     if max_tokens is None:
         raise InputError("max_tokens", "must be given with a group: those of each rank")
-    few = max_tokens if flags_from is None else min(max_tokens, flags_from - 1)
-    for problem in between_ranks(chain.config, num_ranks, **of_wire):
-        yield Sweep(problem=problem, min_rows=1, max_rows=few)
-    if few < max_tokens:
-        for problem in between_ranks(chain.config, num_ranks, by_flags=True, **of_wire):
-            yield Sweep(problem=problem, min_rows=few + 1, max_rows=max_tokens)
+    require_flags(flags_from)
+    for impossible, why in (
+        (not arch.is_gpu, f"on {arch}, whose kernels have no flags"),
+        (can_mask or is_invariant(config.numerics), "with late='mask' or invariant numerics"),
+    ):
+        if impossible and flags_from:
+            raise InputError("flags_from", f"must be 0 or None {why}")
+        flags_from = 0 if impossible else flags_from
+    yield 1, min(max_tokens, flags_from - 1) if flags_from else max_tokens, False
+    least = FLAGS_FROM if flags_from is None else flags_from
+    if least and least <= max_tokens:
+        yield least, max_tokens, True
+
+
+def _of_ranks(
+    chain: Chain,
+    num_ranks: int,
+    rooms: Iterable[tuple[int, int, bool]],
+    of_wires: Sequence[Mapping[str, Any]],
+) -> Iterator[Sweep]:
+    """
+    Yield the problems of exchanging tokens and sums between ranks, also for a group of one rank,
+    for numbers of tokens in `rooms`.
+    """
+    for least, most, by_flags in rooms:
+        for of_wire in of_wires:
+            for problem in between_ranks(chain.config, num_ranks, by_flags=by_flags, **of_wire):
+                yield Sweep(problem=problem, min_rows=least, max_rows=most)
 
 
 def _copied(chain: Chain, tokens: int, num_ranks: int | None, form: Format) -> Iterator[Sweep]:

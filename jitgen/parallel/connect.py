@@ -15,7 +15,7 @@ from jitgen.events import warn_once
 from jitgen.parallel.collectives import Collectives
 from jitgen.parallel.memory import Shared, least, shared
 from jitgen.parallel.windows import Windows
-from jitgen.parallel.wire import Wire
+from jitgen.parallel.wire import Wire, chosen_flags, require_flags
 from jitgen.selection.numerics import is_invariant, require_word
 
 LIMIT_S = 30.0
@@ -37,7 +37,7 @@ def connect(  # noqa: PLR0913  # each is one thing to say
     late: str = "fail",
     numerics: str | None = None,
     micro_batches: int = 1,
-    quantise: bool = False,
+    quantise: bool = True,
     flags_from: int | None = None,
 ) -> Wire:
     """
@@ -70,9 +70,10 @@ def connect(  # noqa: PLR0913  # each is one thing to say
             windows do so: collectives send bfloat16.
         flags_from: The number of tokens of a rank from which on words travel without the number of
             the round, which is half the bytes, and a flag of each CTA says that they have come.
-            At least 2; for windows on GPUs with equal numbers of SMs, not with ``late="mask"``,
-            invariant numerics or micro-batches. Windows have ``ranks * max_tokens * (4 * hidden +
-            8 * top_k)`` bytes for such calls, and those above only for fewer tokens. None: never.
+            At least 2, or 0: never; for windows on GPUs, not with ``late="mask"``, invariant
+            numerics or micro-batches. Windows have ``ranks * max_tokens * (4 * hidden + 8 *
+            top_k)`` bytes for such calls, and those above only for fewer tokens. None: 128 where
+            this is possible and `max_tokens` is at least 128, else never.
 
     Raises:
         InputError: An argument is wrong, or `kind` is ``windows`` and windows are not possible.
@@ -86,21 +87,24 @@ def connect(  # noqa: PLR0913  # each is one thing to say
     _check(hidden, top_k, max_tokens, kind, limit_s)
     _check_kinds(late, numerics, kind)
     _check_ways(max_tokens, micro_batches, quantise)
-    if flags_from is not None:
-        _check_flags(flags_from, late, numerics, micro_batches, kind)
+    require_flags(flags_from)
+    if flags_from:
+        _check_flags(late, numerics, micro_batches, kind)
     try:
         device = torch.empty(0, device=device).device  # with its number
     except (RuntimeError, TypeError):
         raise InputError(
             "device", f"must be one that torch has here, such as cpu or cuda:0 (got {device!r})"
         ) from None
-    if flags_from is not None and device.type == "cpu":
+    if flags_from and device.type == "cpu":
         raise InputError("flags_from", "must be None on a CPU, whose kernels have no flags")
     if kind != "collectives":
         sizes = (hidden, top_k, max_tokens)
         kinds = {"can_mask": late == "mask", "is_invariant": is_invariant(numerics)}
+        possible = device.type == "cuda" and micro_batches == 1 and not any(kinds.values())
+        flags = chosen_flags(flags_from, max_tokens, possible=possible)
         kinds["quantises"] = quantise
-        made, why = _windows(group, sizes, device, limit_s, micro_batches, flags_from, **kinds)
+        made, why = _windows(group, sizes, device, limit_s, micro_batches, flags, **kinds)
         if made is not None:
             return made
         if kind == "windows":
@@ -147,12 +151,8 @@ def _check_ways(max_tokens: int, micro_batches: object, quantise: object) -> Non
         raise InputError("quantise", f"must be True or False (got {quantise!r})")
 
 
-def _check_flags(
-    flags_from: object, late: str, numerics: str | None, micro_batches: int, kind: str
-) -> None:
-    """Require a number of tokens, and kernels that have flags."""
-    if type(flags_from) is not int or flags_from < 2:
-        raise InputError("flags_from", f"must be at least 2, or None (got {flags_from!r})")
+def _check_flags(late: str, numerics: str | None, micro_batches: int, kind: str) -> None:
+    """Require kernels that have flags."""
     if late == "mask" or is_invariant(numerics):
         raise InputError("flags_from", "must be None with late='mask' or invariant numerics")
     if micro_batches > 1:
@@ -179,16 +179,9 @@ def _windows(  # noqa: PLR0913  # each is one thing to say
     if group.size() > MOST_RANKS:
         return None, f"{group.size()} ranks are more than {MOST_RANKS}"
     host = zlib.crc32(socket.gethostname().encode())
-    sms = (
-        torch.cuda.get_device_properties(device).multi_processor_count
-        if device.type == "cuda"
-        else 0
-    )
-    low, high, fewest, most_sms = least([host, -host, sms, -sms], group, device)
+    low, high = least([host, -host], group, device)
     if low != -high:
         return None, "ranks are on several hosts"
-    if flags_from is not None and fewest != -most_sms:
-        return None, f"GPUs have {fewest} to {-most_sms} SMs, which flags need in equal numbers"
     made: list[Shared] = []
     ranks, (hidden, top_k, most) = group.size(), sizes
     few = most if flags_from is None else min(most, flags_from - 1)

@@ -13,10 +13,37 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, distributed_c10d
 
 from jitgen.config.format import Format
+from jitgen.errors import InputError
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import Masked
 
+FLAGS_FROM = 128
+"""
+Tokens of a rank from which on `connect` takes flags by itself: fewer were not faster on two H200s.
+"""
+
 _resolved: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
+
+
+def require_flags(flags_from: object) -> None:
+    """Require a number of tokens from which on there are flags: at least 2, 0 (never) or None."""
+    is_number = type(flags_from) is int and (flags_from == 0 or flags_from >= 2)
+    if flags_from is not None and not is_number:
+        raise InputError("flags_from", f"must be at least 2, 0 or None (got {flags_from!r})")
+
+
+def chosen_flags(flags_from: int | None, max_tokens: int, *, possible: bool) -> int | None:
+    """
+    Return the number of tokens of a rank from which on there are flags, or None: never.
+
+    Args:
+        flags_from: What is asked for; 0: never; None: `FLAGS_FROM` where that is `possible`.
+        max_tokens: Most tokens of a rank.
+        possible: Whether there are kernels with flags.
+    """
+    if flags_from is None and possible and max_tokens >= FLAGS_FROM:
+        return FLAGS_FROM
+    return flags_from or None
 
 
 def group_of(name: str) -> ProcessGroup:

@@ -83,15 +83,41 @@ def test_the_plan_of_layers_that_ranks_share(jitgen: Jitgen, tmp_path: Path) -> 
     }
 
     assert between == {("dispatch", 4, 32), ("combine_ranks", 4, 32)}
-    assert jitgen(f"plan from-config {words} --quantise", str(path), "-o", str(to)).code == 0
-    assert {
-        str(each.problem.format)
-        for each in plans.load(to).sweeps
-        if isinstance(each.problem, DispatchProblem)
-    } == {"block128"}
     assert (True, 8, 128) in routes
     assert {each for each in routes if not each[0]} == {(False, 32, 32)}
     assert jitgen("prewarm --dry-run --arch sm_90a", str(to)).code == 0
+
+
+_FEW, _MANY, _ALL = (1, 127, False), (128, 512, True), (1, 512, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "formats", "rooms"),
+    [
+        ("", {"none", "block128"}, {_ALL, _MANY}),
+        ("--quantise --flags-from 128", {"block128"}, {_FEW, _MANY}),
+        ("--no-quantise --flags-from 0", {"none"}, {_ALL}),
+        ("--flags-from 513", {"none", "block128"}, {_ALL}),
+        ("--quantise --max-tokens 127", {"block128"}, {_FEW}),
+    ],
+)
+def test_the_ways_of_tokens_in_a_plan(
+    jitgen: Jitgen, tmp_path: Path, options: str, formats: set[str], rooms: set[Any]
+) -> None:
+    """Without options a plan has what `connect` takes by itself, and what it takes without that."""
+    to = tmp_path / "model.toml"
+    words = "--arch sm_90a --expert-ranks 4 --max-tokens 512 --group"
+    done = jitgen(f"plan from-config {words} {options}", str(config(tmp_path)), "-o", str(to))
+    sweeps = plans.load(to).sweeps
+    sent = [each for each in sweeps if isinstance(each.problem, DispatchProblem)]
+    sums = [each for each in sweeps if isinstance(each.problem, CombineRanksProblem)]
+
+    assert done.code == 0
+    assert {str(each.problem.format) for each in sent} == formats
+    for each in (sent, sums):
+        found = {(sweep.min_rows, sweep.max_rows, sweep.problem.by_flags) for sweep in each}
+        assert found == rooms
+    assert len({*sweeps}) == len(sweeps)
 
 
 def test_standard_output_and_json(jitgen: Jitgen, tmp_path: Path) -> None:
@@ -127,6 +153,18 @@ def test_the_description_has_every_number_of_ranks(jitgen: Jitgen, tmp_path: Pat
         ),
         ("", {"quantization_config": {"quant_method": "exl3"}}, "quant_method = 'exl3'"),
         ("--group", {}, "--group needs --max-tokens"),
+        ("--no-quantise", {}, "--quantise needs --group"),
+        ("--flags-from 64", {}, "--flags-from needs --group"),
+        (
+            "--group --max-tokens 8 --expert-ranks 4 --flags-from 4",
+            {},
+            "flags_from: must be 0 or None on cpu, whose kernels have no flags",
+        ),
+        (
+            "--group --max-tokens 8 --expert-ranks 4 --flags-from 1",
+            {},
+            "flags_from: must be at least 2, 0 or None (got 1)",
+        ),
         ("--expert-ranks 5", {}, "must divide the 32 experts"),
         ("--expert-ranks 0", {}, "no list of numbers"),
         ("--ranks x", {}, "no list of numbers"),

@@ -129,6 +129,7 @@ class Mistake:
         of_experts: Whether rows of experts travel.
         form: Format in which tokens travel.
         by_flags: Whether flags say that data has come.
+        sms: Numbers of SMs of the devices, in turn.
         replays: Number of rounds.
         most_devices: Most devices: on more it is no mistake, or the emulator takes minutes.
     """
@@ -146,6 +147,7 @@ class Mistake:
     of_experts: bool = False
     form: str = "none"
     by_flags: bool = False
+    sms: tuple[int, ...] = (2,)
     replays: int = ROUNDS
     most_devices: int = 8
 
@@ -162,7 +164,7 @@ class Mistake:
             counts = of_devices(self.counts, devices or len(self.counts))
             first = DispatchConfig(format=Format(self.form), by_flags=self.by_flags)
             second = CombineRanksConfig(of_experts=self.of_experts, by_flags=self.by_flags)
-            kernels = Kernels(first, second, edits=edits, pauses=self.pauses)
+            kernels = Kernels(first, second, edits=edits, pauses=self.pauses, sms=self.sms)
             layer = Layer(counts, kernels, limit_ms=1, hidden=self.hidden, replays=self.replays)
             return layer.found(self.modes)
         given = self.scenario(max(devices or 0, 4 if self.scenario in {two_are_late, chain} else 3))

@@ -22,6 +22,8 @@ _EXPERTS = """    for pair in cutlass.range(first, record.room * places, step, u
 """
 _ROWS = "    send_rows(given, received, inbox, peers, record, (rank, wait))\n"
 _FLAG = "(Int64(source) + 1) * places * PLACE_BYTES - (Int64(cta) + 1) * FLAG_BYTES"
+_NUMBER = "is_waiting = number != wait.number\n            if"
+_COUNT = "is_waiting = (number != wait.number) | (cta < num_ctas)"
 
 FLAG_MISTAKES = [
     # PTX ISA, "Release and Acquire Patterns"
@@ -33,7 +35,7 @@ FLAG_MISTAKES = [
     Mistake("other threads' vectors are not released", "    cute.arch.sync_threads()  # what the",
             "    pass  # what the", counts=(20, 20), **_FLAGS),
     Mistake("one thread alone has waited", "    cute.arch.sync_threads()  # what came",
-            "    pass  # what came", **_FLAGS),
+            "    pass  # what came", counts=(40, 40), **_FLAGS),
     Mistake("flags before tokens", _TOKENS + _SIGNAL, _SIGNAL + _TOKENS, ops=_DISPATCH, **_FLAGS),
     Mistake("flags before sums", _SUMS + _SIGNAL, _SIGNAL + _SUMS, ops=_COMBINE, **_FLAGS),
     Mistake("flags before experts", _EXPERTS + _SIGNAL, _SIGNAL + _EXPERTS, **_BLOCKS),
@@ -43,15 +45,40 @@ FLAG_MISTAKES = [
     Mistake("no flag", _SIGNAL, "", _HANGS, **_FLAGS),
     Mistake("no wait", _MEET, "", **_FLAGS),
     Mistake("no wait for quantised tokens", _MEET, "", **_BLOCKS),
-    Mistake("flags of one CTA alone", "(num_ranks - 1) * num_ctas, THREADS",
+    Mistake("flags of one CTA alone", "(num_ranks - 1) * MOST_FLAGS, THREADS",
             "num_ranks - 1, THREADS", counts=(40, 40), **_FLAGS),
-    Mistake("flags of one rank too few", "(num_ranks - 1) * num_ctas", "(num_ranks - 2) * num_ctas",
-            **_FLAGS),
-    Mistake("any round will do", "flag != Int64(wait.number)", "flag == 0", **_FLAGS),
+    Mistake("flags of one rank too few", "(num_ranks - 1) * MOST_FLAGS",
+            "(num_ranks - 2) * MOST_FLAGS", **_FLAGS),
+    Mistake("any round will do", _NUMBER, "is_waiting = number == 0\n            if",
+            counts=(40, 40), **_FLAGS),
     Mistake("no wait for the kernel before", "    cute.arch.griddepcontrol_wait()", "    pass",
             ("race", ""), **_FLAGS),
     Mistake("no round is counted", "number = state[COMBINED] + 1", "number = Int32(1)",
             ("", ""), ops=_DISPATCH, **_FLAGS),
+    # how many flags a peer has
+    Mistake("as many as this device has CTAs, which are fewer", "(cta < num_ctas)",
+            "(cta < cute.arch.grid_dim()[0])", counts=(40, 40), sms=(1, 3), **_FLAGS),
+    Mistake("as many as this device has CTAs, which are more", "(cta < num_ctas)",
+            "(cta < cute.arch.grid_dim()[0])", _HANGS, counts=(40, 40), sms=(1, 3), **_FLAGS),
+    Mistake("nothing says how many", "Int64(num_ctas) << 32 | Int64(number)", "Int64(number)",
+            counts=(40, 40), **_FLAGS),
+    Mistake("one fewer is said", "Int64(num_ctas) << 32", "Int64(num_ctas - 1) << 32",
+            counts=(40, 40), **_FLAGS),
+    Mistake("one more is said", "Int64(num_ctas) << 32", "Int64(num_ctas + 1) << 32", _HANGS,
+            **_FLAGS),
+    Mistake("number and count change places", "Int64(num_ctas) << 32 | Int64(number)",
+            "Int64(number) << 32 | Int64(num_ctas)", _HANGS, **_FLAGS),
+    Mistake("the first flag counts before it came", _COUNT, "is_waiting = cta < num_ctas",
+            **_FLAGS),
+    Mistake("the first flag counts for all", _COUNT, "is_waiting = number != wait.number",
+            counts=(40, 40), **_FLAGS),
+    Mistake("all flags must come", _COUNT, "is_waiting = True", _HANGS, **_FLAGS),
+    Mistake("the count of another rank", "source, 0))", "(source + 1) % num_ranks, 0))", _HANGS,
+            counts=(40, 40, 1), **_FLAGS),
+    Mistake("the last CTA says how many", "source, 0))", "source, MOST_FLAGS - 1))", _HANGS,
+            **_FLAGS),
+    Mistake("one CTA tells of all", "thread < ranks - 1", "(thread < ranks - 1) & (cta == 0)",
+            _HANGS, counts=(40, 40), **_FLAGS),
     # places
     Mistake("one flag for all CTAs", _FLAG, _FLAG.replace("(Int64(cta) + 1) * ", ""),
             counts=(40, 40), **_FLAGS),

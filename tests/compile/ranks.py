@@ -151,6 +151,8 @@ class Kernels:
         edited: The device that has the edits; None: all have them.
         pauses: A device that does nothing for a while when it has sent its tokens, before it takes
             those of the others.
+        sms: Numbers of SMs of the devices, in turn: of CTAs, with enough tokens.
+        others: Kernels of devices with odd numbers; None: those of the others.
     """
 
     dispatch: DispatchConfig = field(default_factory=DispatchConfig)
@@ -159,6 +161,13 @@ class Kernels:
     edited: int | None = None
     pauses: int | None = None
     arch: Arch = Arch.SM_90A
+    sms: Sequence[int] = (2,)
+    others: tuple[DispatchConfig, CombineRanksConfig] | None = None
+
+    def of(self, device: int) -> tuple[DispatchConfig, CombineRanksConfig]:
+        """Return the kernels of a device."""
+        usual = self.dispatch, self.combine_ranks
+        return usual if self.others is None or device % 2 == 0 else self.others
 
     def artifact(self, config: Config, device: int) -> Artifact:
         """Return a kernel with its edits."""
@@ -269,8 +278,8 @@ class Layer:
 
     def _add(self, rank: int, hidden: int) -> None:
         """Add the calls of a device."""
-        kernels, rows = self.kernels, self.ranks * self.room
-        count, state = len(self.ids[rank]), self.states[rank]
+        first, second = self.kernels.of(rank)
+        rows, count, state = self.ranks * self.room, len(self.ids[rank]), self.states[rank]
         x = torch.zeros(count, hidden, dtype=torch.bfloat16)
         received = {
             "out_x": torch.zeros(rows, hidden, dtype=torch.bfloat16),
@@ -303,7 +312,7 @@ class Layer:
             )
         self._call(
             rank,
-            kernels.dispatch,
+            first,
             {
                 "x": x,
                 "topk_ids": self.ids[rank],
@@ -320,13 +329,11 @@ class Layer:
         rows_of = {"y": values, "inverse": inverse}
         if self.of_experts:
             weights_of = {"topk_weights": self.weights[rank]}
-            self._call(
-                rank, kernels.combine_ranks, {**rows_of, **weights_of, **links[-1], "out": out}
-            )
+            self._call(rank, second, {**rows_of, **weights_of, **links[-1], "out": out})
         else:
             sums = {"topk_weights": received["out_weights"], "out": y}
             self._call(rank, CombineConfig(), rows_of | sums)
-            self._call(rank, kernels.combine_ranks, {"y": y, **links[-1], "out": out})
+            self._call(rank, second, {"y": y, **links[-1], "out": out})
         tokens = (received["out_ids"], received["out_weights"])
         self.results.append((values, *tokens, out))
         if self.can_mask:
@@ -376,8 +383,8 @@ class Layer:
         return ids, weights, x
 
     def _call(self, rank: int, config: Config, arguments: dict[str, Any]) -> None:
-        kernel = self.kernels.artifact(config, rank)
-        given = {**arguments, "num_sms": 2}
+        kernel, sms = self.kernels.artifact(config, rank), self.kernels.sms
+        given = {**arguments, "num_sms": sms[rank % len(sms)]}
         self.calls.append(DeviceCall(device=rank, kernel=kernel, arguments=given))
 
     def wrong(self) -> list[str]:
@@ -449,7 +456,8 @@ class Layer:
         """Run it and return what is found, wrong results among it."""
         work = OnDevices(calls=self.calls, windows=self.windows, replays=self.replays)
         try:
-            report = emulate(work, modes=modes, num_sms=2, time_limit_s=time_limit_s)
+            sms = max(self.kernels.sms)
+            report = emulate(work, modes=modes, num_sms=sms, time_limit_s=time_limit_s)
         except MachineFault as fault:
             kind = "deadlock" if isinstance(fault, Deadlock) else "fault"
             return [f"{kind}: {fault}"]

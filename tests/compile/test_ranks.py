@@ -6,6 +6,8 @@ as they are, and wrong without any one of their scopes, waits, rounds and places
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -164,6 +166,53 @@ def test_flags_are_right(counts: tuple[int, ...], modes: str, form: Format) -> N
 def test_flags_are_right_in_all_modes(counts: tuple[int, ...], form: Format) -> None:
     assert Layer(counts, flags(form)).found("all") == []
     assert Layer(counts, flags(form, "sm_100a")).found("eager,slow-links") == []
+
+
+def unlike(form: Format = Format.NONE, sms: tuple[int, ...] = (4, 1, 3)) -> Kernels:
+    """Return kernels with flags of different tilings, for devices with different numbers of SMs."""
+    tilings = Tiling(threads=128, ctas=8), Tiling(threads=512)
+    others = (
+        DispatchConfig(format=form, by_flags=True, tiling=tilings[0]),
+        CombineRanksConfig(by_flags=True, tiling=tilings[1]),
+    )
+    return replace(flags(form), others=others, sms=sms)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("form", SENT)
+@pytest.mark.parametrize(
+    ("counts", "modes", "sms"),
+    [
+        ((20, 20), "eager,reversed", (1, 3)),
+        ((20, 3), "quick", (4, 5)),
+        ((3, 20, 0, 2), "eager,late-links", (4, 1, 3)),
+        ((20, 1, 0, 2, 1, 1, 2, 0), "eager", (4, 1, 3)),
+    ],
+    ids=str,
+)
+def test_devices_may_have_other_numbers_of_ctas(
+    counts: tuple[int, ...], modes: str, sms: tuple[int, ...], form: Format
+) -> None:
+    """Other SMs, and kernels with other tilings: each waits for the flags that the others send."""
+    assert Layer(counts, replace(flags(form), sms=sms)).found(modes) == []
+    assert Layer(counts, unlike(form, sms)).found(modes) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("form", SENT)
+@pytest.mark.parametrize(
+    ("counts", "modes"),
+    [
+        ((20, 3), "all"),
+        ((3, 20, 0, 2), "all"),
+        ((2, 1, 0, 20, 1, 1, 2, 0), "eager,late-links"),
+    ],
+    ids=str,
+)
+def test_other_numbers_of_ctas_are_right_in_more_modes(
+    counts: tuple[int, ...], modes: str, form: Format
+) -> None:
+    assert Layer(counts, unlike(form)).found(modes) == []
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,10 @@ from jitgen.ops.dispatch.call import dispatch
 from jitgen.ops.dispatch.launch import launch_for
 from jitgen.ops.dispatch.rounds import Link, new_state
 from jitgen.parallel import connect, share
+from jitgen.parallel.wire import chosen_flags
 from jitgen.runtime.session import current
 from tests import documents, needs, ranks, ranks_micro
-from tests.gpu import ranks_kills
+from tests.gpu import ranks_kills, ranks_models
 from tests.moe_cases import make
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
@@ -117,6 +118,12 @@ def test_killed_processes_are_masked_and_new_ones_take_their_places() -> None:
     assert ranks_kills.run(asked) == []
 
 
+@pytest.mark.nightly
+def test_eight_ranks_run_the_layers_of_models() -> None:
+    asked = {"models": ["tiny"], "tokens": [2], "flags_from": None, "device": "cpu"}
+    ranks_models.run(Namespace(ranks=8, parts=["right", "invariant", "wire", "layer"], **asked))
+
+
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_the_page_shows_what_two_ranks_do(number: int, tmp_path: Path) -> None:
     snippet = documents.blocks("docs/expert-parallel.md", "python")[number]
@@ -128,6 +135,29 @@ def test_the_page_shows_what_two_ranks_do(number: int, tmp_path: Path) -> None:
 
 def test_rows_that_exchanges_read_beside_products_have_memory_of_their_own(tmp_path: Path) -> None:
     ranks.run(ranks_micro.memory_of_rows, 1, tmp_path)
+
+
+def test_kernels_of_an_old_plan_are_missed_by_name(tmp_path: Path) -> None:
+    """A plan for ranks that send bfloat16 does not let others send it: they say what is missing."""
+    ranks.run(ranks.planned, 1, tmp_path, str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("given", "max_tokens", "possible", "chosen"),
+    [
+        (None, 127, True, None),
+        (None, 128, True, 128),
+        (None, 4096, True, 128),
+        (None, 4096, False, None),
+        (0, 4096, True, None),
+        (64, 4096, True, 64),
+        (64, 16, True, 64),
+    ],
+)
+def test_ranks_choose_flags_by_themselves(
+    given: int | None, max_tokens: int, possible: bool, chosen: int | None
+) -> None:
+    assert chosen_flags(given, max_tokens, possible=possible) == chosen
 
 
 def test_windows_have_flags_for_many_tokens(tmp_path: Path) -> None:
@@ -205,8 +235,10 @@ def test_a_plan_has_tokens_of_all_micro_batches_that_the_wire_is_for() -> None:
 
 @pytest.mark.parametrize("by_flags", [False, True])
 @pytest.mark.parametrize("kind", [DispatchProblem, CombineRanksProblem])
-def test_kernels_with_flags_have_no_neighbours_of_other_sizes(kind: Any, by_flags: bool) -> None:
-    """A rank that used one while its kernel is compiled would wait for flags of other CTAs."""
+def test_kernels_have_neighbours_that_serve_while_they_are_compiled(
+    kind: Any, by_flags: bool
+) -> None:
+    """With flags, too: each says how many CTAs its rank's kernel has."""
     neighbours: list[int] = []
 
     def entry(_: object, config: Any, others: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -218,7 +250,7 @@ def test_kernels_with_flags_have_no_neighbours_of_other_sizes(kind: Any, by_flag
     problem = kind(m=2, ranks=2, by_flags=by_flags, **sizes)
     launch_for(current.get(), gpu, problem, None, "x")
 
-    assert (neighbours == [0]) is by_flags
+    assert neighbours[0] > 0
 
 
 @pytest.mark.parametrize("form", ["block128", "row", "bf16"])
@@ -238,22 +270,59 @@ def test_a_plan_has_the_kernels_of_tokens_that_are_quantised_first(form: str) ->
     assert copies == [32] * (form != "bf16")
 
 
+def rooms_of(plan: jitgen.Plan) -> set[tuple[str, bool, int, int]]:
+    """Return the tokens of a rank that a plan has kernels between ranks for, also with flags."""
+    return {
+        (each.problem.op, each.problem.by_flags, each.min_rows, each.max_rows)
+        for each in plan.sweeps
+        if hasattr(each.problem, "by_flags")
+    }
+
+
+def of_both(*rooms: tuple[bool, int, int]) -> set[tuple[str, bool, int, int]]:
+    """Return `rooms` of both operations between ranks."""
+    return {(op, *each) for op in ("dispatch", "combine_ranks") for each in rooms}
+
+
 def test_a_plan_has_the_kernels_of_many_tokens_by_flags() -> None:
     case, wire = make("block128", tokens=1), Two()
     wire.quantises, wire.flags_from = True, 5
     mine = ranks.part_of(case, 0, 2)
     layer = jitgen.MoELayer(case.config, mine, max_tokens=16, group=wire)  # type: ignore[arg-type]
-    found = {
-        (each.problem.op, each.problem.by_flags, each.min_rows, each.max_rows)
-        for each in layer.plan(arch="sm_90a").sweeps
-        if hasattr(each.problem, "by_flags")
-    }
 
-    assert found == {
-        (op, by_flags, *((5, 16) if by_flags else (1, 4)))
-        for op in ("dispatch", "combine_ranks")
-        for by_flags in (False, True)
-    }
+    assert rooms_of(layer.plan(arch="sm_90a")) == of_both((False, 1, 4), (True, 5, 16))
+
+
+@pytest.mark.parametrize(
+    ("flags_from", "rooms"),
+    [
+        (None, [(False, 1, 256), (True, 128, 256)]),
+        (0, [(False, 1, 256)]),
+        (64, [(False, 1, 63), (True, 64, 256)]),
+        (257, [(False, 1, 256)]),
+    ],
+)
+def test_a_plan_of_a_layer_without_a_wire_has_flags(
+    flags_from: int | None, rooms: list[tuple[bool, int, int]]
+) -> None:
+    case = make("block128", tokens=1)
+    layer = jitgen.MoELayer(case.config, case.weights)
+    plan = layer.plan(256, "sm_90a", num_ranks=2, flags_from=flags_from)
+
+    assert rooms_of(plan) == of_both(*rooms)
+
+
+def test_flags_are_planned_only_where_there_are_some() -> None:
+    case = make("block128", tokens=1)
+    invariant = replace(case.config, numerics="invariant")
+    for config, arch, why in (
+        (case.config, "cpu", "0 or None on cpu"),
+        (invariant, "sm_90a", "0 or None with late='mask' or invariant"),
+    ):
+        layer = jitgen.MoELayer(config, case.weights)
+        assert rooms_of(layer.plan(256, arch, num_ranks=2)) == of_both((False, 1, 256))
+        with pytest.raises(InputError, match=f"flags_from: must be {why}"):
+            layer.plan(256, arch, num_ranks=2, flags_from=64)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def check(config: jitgen.MoEConfig, rank: int, ranks: int, most: int, rounds: in
     weights = weights_of(config, "cuda")
     whole = jitgen.MoELayer(config, weights)
     mine = part_of(weights, rank, ranks)
-    sizes = {"hidden": config.hidden, "top_k": config.top_k, "max_tokens": most}
+    sizes = {"hidden": config.hidden, "top_k": config.top_k, "max_tokens": most, "quantise": False}
     for kind in ("windows", "collectives"):
         wire = connect(dist.group.WORLD, device="cuda", kind=kind, limit_s=10, **sizes)
         layer = jitgen.MoELayer(config, mine, max_tokens=most, group=wire)
@@ -170,7 +170,7 @@ def wire_of(rank: int, ranks: int) -> None:
     most = max(TOKENS)
     wire = connect(
         dist.group.WORLD, hidden=HIDDEN, top_k=TOP_K, max_tokens=most, device="cuda",
-        kind="windows", limit_s=10,
+        kind="windows", limit_s=10, quantise=False, flags_from=0,
     )  # fmt: skip
     assert isinstance(wire, Windows)
     for count in TOKENS:

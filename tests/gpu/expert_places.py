@@ -30,6 +30,7 @@ from tests.gpu.expert_parallel import (
     tokens_of,
     weights_of,
 )
+from tests.gpu.ranks_modes import wire
 from tests.unit.test_expert_maps import placed, zipf
 
 MOST = 9
@@ -49,7 +50,7 @@ def moves(rank: int, ranks: int, rounds: int = 20) -> None:
         SMALL,
         part_of(weights, rank, ranks),
         max_tokens=MOST,
-        group=dist.group.WORLD,
+        group=wire(SMALL.hidden, SMALL.top_k, MOST),
         expert_map=maps[0],
     )
     given = tokens_of(SMALL, MOST - rank % 2, 77 + rank)

@@ -25,7 +25,7 @@ from jitgen.layer import reference
 from jitgen.layer.problems import sent_as
 from jitgen.parallel import Wire, connect, share
 from tests.gpu.expert_parallel import SMALL, log, part_of
-from tests.gpu.ranks_modes import Blank
+from tests.gpu.ranks_modes import USUAL, Blank
 from tests.moe_cases import FORMATS, _quantised
 
 MOST = 9
@@ -70,8 +70,9 @@ class Place:
         """Return windows of all ranks for the small layer."""
         sizes: dict[str, Any] = {"hidden": SMALL.hidden, "top_k": top_k, "max_tokens": MOST}
         group: Any = dist.group.WORLD
+        mode = USUAL | mode
         if not self.is_gpu:
-            mode.pop("flags_from", None)
+            mode.pop("flags_from")
         return connect(group, device=self.device, kind="windows", limit_s=limit_s, **sizes, **mode)
 
     def tokens(self, config: jitgen.MoEConfig, count: int, seed: int) -> tuple[Tensor, ...]:

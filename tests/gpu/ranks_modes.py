@@ -43,6 +43,7 @@ from tests.gpu.expert_parallel import (
 
 MOST = 9
 MANY = (*TOKENS, 256, 512)
+USUAL: dict[str, Any] = {"quantise": False, "flags_from": 0}
 MODES: dict[str, dict[str, Any]] = {
     "usual": {},
     "masking": {"late": "mask"},
@@ -54,7 +55,8 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def wire(hidden: int, top_k: int, most: int, limit_s: float = 10.0, **mode: Any) -> Windows:
-    """Return windows of all ranks."""
+    """Return windows of all ranks, for bfloat16 without flags where `mode` says nothing else."""
+    mode = USUAL | mode
     sizes = {"hidden": hidden, "top_k": top_k, "max_tokens": most}
     found = connect(
         dist.group.WORLD, device="cuda", kind="windows", limit_s=limit_s, **sizes, **mode

@@ -87,7 +87,7 @@ def kernel_names(case: Case, ranks: int, most: int, arch: Arch) -> list[str]:
     layer = MoELayer(config, weights)
     names: set[str] = set()
     for quantise in (False, True):
-        found = layer.plan(most, arch, num_ranks=ranks, quantise=quantise)
+        found = layer.plan(most, arch, num_ranks=ranks, quantise=quantise, flags_from=0)
         names |= {each.name(arch) for each in configs(found, arch)}
     return sorted(names)
 
@@ -176,9 +176,9 @@ def _measured(
     first, count = share(case.experts, rank, ranks)
     weights = Experts(case, count, str(device)).by_block
     sizes: dict[str, Any] = {"hidden": case.hidden, "top_k": case.top_k, "max_tokens": most}
-    sizes |= {"device": device, "limit_s": _LIMIT_S}
+    sizes |= {"device": device, "limit_s": _LIMIT_S, "flags_from": 0}
     wires: dict[str, Wire] = {
-        WINDOWS: connect(group, kind=WINDOWS, **sizes),
+        WINDOWS: connect(group, kind=WINDOWS, quantise=False, **sizes),
         QUANTISED: connect(group, kind=WINDOWS, quantise=True, **sizes),
         COLLECTIVES: connect(group, kind=COLLECTIVES, **sizes),
     }

@@ -24,9 +24,8 @@ def launch_for(
     session: Session, device: Device, problem: Problem, config: Config | None, name: str
 ) -> AnyLaunch:
     """
-    Return a launch of the kernel for `problem`, or of an explicit `config`. With flags no compiled
-    neighbour serves instead of the chosen kernel (JITGEN_ON_MISS=fallback): ranks wait for as many
-    flags as they have CTAs, so all of them need the same kernel.
+    Return a launch of the kernel for `problem`, or of an explicit `config`. Ranks may run different
+    kernels: those of other tilings, with or without flags alike.
 
     Raises:
         InputError: No kernel serves the argument called `name`.
@@ -37,8 +36,6 @@ def launch_for(
     neighbours: tuple[Config, ...] = ()
     if wanted is None:
         wanted, neighbours = chosen(session, problem, device.arch, name)
-        if getattr(problem, "by_flags", False):
-            neighbours = ()
         family = Family(arch=device.arch, problem=problem)
     function, served = device.entry(session, wanted, neighbours)
     launch = AnyLaunch(function=function, tail=device.tail, config=served, awaited=None)

@@ -15,6 +15,9 @@ from jitgen.formats.row import per_row
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import FLAGS
 
+_CTAS = 3
+"""CTAs of peers, which are more than this rank has."""
+
 
 def dispatch(ranks: Sequence[Tokens], room: int, form: Format = Format.NONE) -> Tokens:
     """
@@ -76,16 +79,16 @@ def words(rows: Tensor) -> Tensor:
 def flagged(pairs: Tensor, number: int) -> Tensor:
     """
     Return vectors of each rank, (ranks, vectors, 2) int32, as an inbox has them that is read by
-    flags: (ranks, places, 4) int32, where all flags but those of the last rank have the number of a
-    round; of that one the first CTA has.
+    flags: (ranks, places, 4) int32. The last rank had one CTA, and the others `_CTAS`, whose flags
+    have the number of a round and of these CTAs.
     """
     ranks, count = pairs.shape[:2]
     places = -(-(count + FLAGS) // 2)
     found = pairs.new_full((ranks, 2 * places, 2), -1)
     found[:, :count] = pairs
     flags = found.view(torch.int64)[..., 0]
-    flags[:-1, -FLAGS:] = number
-    flags[-1, -1] = number
+    flags[:-1, -_CTAS:] = _CTAS << 32 | number
+    flags[-1, -1] = 1 << 32 | number
     return found.view(ranks, places, 4)
 
 

@@ -106,7 +106,8 @@ class Link(NamedTuple):
         notes: (ranks,) int64, for each rank the address of ranks * 16 bytes in which the others
             note that they are waiting, or that they have masked it; None: a late rank is an error.
         by_flags: Whether vectors lie in the inbox without the number of the round, two in each
-            place, and the last `FLAGS` words of 8 bytes of each rank are flags of its CTAs.
+            place, and the last `FLAGS` words of 8 bytes of each rank are flags of its CTAs: the
+            number of the round, and in the upper half how many CTAs the rank's kernel has.
     """
 
     inbox: Tensor
