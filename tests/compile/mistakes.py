@@ -213,13 +213,18 @@ _WAIT = (
     "    rank, ranks = state[RANK], cute.size(peers)\n"
 )
 
-_TAKES = """        elements = take(y, inbox, state, wait, (rank, ranks), vector)
+_TAKES = """        elements = take(rows, inbox, state, wait, (rank, ranks), vector)
         token, column = vector // y.shape[1], vector % y.shape[1]
         if token < out.shape[0]:
 """
 _TAKES_FOR_TOKENS = """        token, column = vector // y.shape[1], vector % y.shape[1]
         if token < out.shape[0]:
-            elements = take(y, inbox, state, wait, (rank, ranks), vector)
+            elements = take(rows, inbox, state, wait, (rank, ranks), vector)
+"""
+
+_HAS_ROW = "(found[i] >= 0) & (found[i] < rows.y.shape[0])"
+_SENDS = """    for item in cutlass.range(first, sent, step, unroll=1):
+        send(rows, inbox, peers, (rank, wait), item)
 """
 
 MISTAKES = [
@@ -241,7 +246,8 @@ MISTAKES = [
             "slow-links,late-links"),
     # waits and rounds
     Mistake("no wait", "    return over\n", "    return True\n", _WRONG, "eager,slow-links"),
-    Mistake("any round will do", "== number) & (", "!= 0) | (", _WRONG),
+    Mistake("any round will do", "== number) & (", "!= 0) | (", _WRONG,
+            "eager,slow-links"),
     Mistake("older rounds will do", "== number", "<= number", _WRONG, "eager,slow-links"),
     Mistake("no round is counted", "number = state[COMBINED] + 1", "number = Int32(1)", _WRONG,
             ops=_DISPATCH),
@@ -273,7 +279,7 @@ MISTAKES = [
             _HANGS, counts=(1, 1, 1), ops=_COMBINE),
     Mistake("tokens to one rank too few", "(first, every * ranks, step",
             "(first, every * (ranks - 1), step", _HANGS, ops=_DISPATCH),
-    Mistake("sums to one rank too few", "every * (ranks - 1), step", "every * (ranks - 2), step",
+    Mistake("sums to one rank too few", "sent = every * (ranks - 1)", "sent = every * (ranks - 2)",
             _HANGS, counts=(1, 1, 1), ops=_COMBINE),
     Mistake("tokens of one rank too few", "every + first, every * ranks",
             "every + first, every * (ranks - 1)", _WRONG, ops=_DISPATCH),
@@ -281,9 +287,9 @@ MISTAKES = [
             "inbox, mode=[1]), (rank + 1) % ranks, vector)", _HANGS),
     Mistake("tokens stand where the next rank's should", "row = source * record.room",
             "row = (source + 1) % 2 * record.room", _WRONG, ops=_DISPATCH),
-    Mistake("sums of another rank's tokens are sent", "row = peer * (", "row = rank * (", _WRONG,
-            counts=(2, 1, 2), ops=_COMBINE),
-    Mistake("the own sum is rank 0's", "own = vector + rank * (", "own = vector + 0 * (", _WRONG,
+    Mistake("sums of another rank's tokens are sent", "peer * rows.room", "rank * rows.room",
+            _WRONG, counts=(2, 1, 2), ops=_COMBINE),
+    Mistake("the own sum is rank 0's", "(rows, rank * rows.room + vector", "(rows, vector", _WRONG,
             ops=_COMBINE),
     # data
     Mistake("a word with its sign", "tag | Int64(words[0])", "tag | Int64(Int32(words[0]))",
@@ -307,15 +313,45 @@ MISTAKES = [
             counts=(6, 6, 6), ops=_COMBINE),
     Mistake("a rank without tokens does not wait for sums", _TAKES, _TAKES_FOR_TOKENS, _HANGS,
             counts=(2, 0), ops=_COMBINE, pauses=0),
+    # sums of rows of experts, and who sends and takes which
+    Mistake("a place without a row is added", _HAS_ROW, "found[i] < rows.y.shape[0]",
+            ("fault", ""), ops=_COMBINE),
+    Mistake("a row that y has not is added", _HAS_ROW, "found[i] >= 0", ("fault", ""),
+            ops=_COMBINE),
+    Mistake("no place is left out", _HAS_ROW, "found[i] != 99999", ("fault", ""), ops=_COMBINE),
+    Mistake("places of the next token are added", "if first + i < rows.inverse.shape[1]",
+            "if first + i <= rows.inverse.shape[1]", ("", ""), counts=(6, 6), ops=_COMBINE),
+    Mistake("the last place is left out", "if first + i < rows.inverse.shape[1]",
+            "if first + i < rows.inverse.shape[1] - 1", _WRONG, ops=_COMBINE),
+    Mistake("places are added once more", "cutlass.range(0, rows.inverse.shape[1], LOADS",
+            "cutlass.range(0, rows.inverse.shape[1], LOADS // 8", _WRONG, counts=(6, 6),
+            ops=_COMBINE),
+    Mistake("the first place's weight for all", "rows.weights[token, first + i]",
+            "rows.weights[token, first]", _WRONG, counts=(6, 6), ops=_COMBINE),
+    Mistake("the first place's row for all", "= rows.inverse[token, first + i]",
+            "= rows.inverse[token, first]", _WRONG, counts=(6, 6), ops=_COMBINE),
+    Mistake("weights of another rank's tokens", "rows.weights[token, first + i]",
+            "rows.weights[token % rows.room, first + i]", _WRONG, counts=(0, 3), ops=_COMBINE),
+    Mistake("the first column's sums are sent", "vector // columns, vector % columns)\n    address",
+            "vector // columns, 0)\n    address", _WRONG, ops=_COMBINE),
+    Mistake("sums of the first token are sent", "vector // columns, vector % columns)\n    address",
+            "0, vector % columns)\n    address", _WRONG, ops=_COMBINE),
+    Mistake("the first column's sums are the own", "vector // columns, vector % columns)\n    is_w",
+            "vector // columns, 0)\n    is_w", _WRONG, ops=_COMBINE),
+    Mistake("the first vector of a thread is not taken", "step  # behind those sent",
+            "step + step", _WRONG, ops=_COMBINE),
+    Mistake("vectors are taken that were sent", "taken = first + ", "taken = first + 0 * ",
+            ("", ""), ops=_COMBINE),
+    Mistake("sums are not sent", _SENDS, "", _HANGS, ops=_COMBINE),
     # limits
     Mistake("a weak note of late tokens", 'word, sem="relaxed", scope="gpu")', "word)",
             ("race", "state"), "lost-device-1", counts=(20, 20), ops=_DISPATCH),
     Mistake("a weak note of late sums", 'word, sem="relaxed", scope="gpu")', "word)",
-            ("race", "state"), "lost-device-1-from-3", counts=(40, 40), ops=_COMBINE),
+            ("race", "state"), "lost-device-1-from-2", counts=(40, 40), ops=_COMBINE),
     Mistake("a weak note of their round", 'wait.number, sem="relaxed", scope="gpu")',
             "wait.number)", ("race", "state"), "lost-device-1", counts=(20, 20), ops=_DISPATCH),
     Mistake("a weak note of the round of sums", 'wait.number, sem="relaxed", scope="gpu")',
-            "wait.number)", ("race", "state"), "lost-device-1-from-3", counts=(40, 40),
+            "wait.number)", ("race", "state"), "lost-device-1-from-2", counts=(40, 40),
             ops=_COMBINE),
     Mistake("a failure is noted without its rank", "Int32(STEP) + source + 1", "Int32(STEP)",
             _WRONG, "lost-device-1", ops=_DISPATCH),
@@ -397,7 +433,7 @@ MASKING_MISTAKES = [
     Mistake("the next rank is masked", "Int32(1) << source, sem", "Int32(2) << source, sem", _WRONG,
             scenario=one_is_late, ops=_DISPATCH),
     Mistake("a thread forgets whom it masked", "    wait.masked[0] = wait.masked[0] |",
-            "    _ = wait.masked[0] |", ("fault", ""), "lost-device-1-from-3",
+            "    _ = wait.masked[0] |", ("fault", ""), "lost-device-1-from-2",
             scenario=one_is_late, ops=_COMBINE),
     # what is masked
     Mistake("rows of a masked rank have expert 0", "Uint32(0) if is_row else Uint32(0xFFFFFFFF), ",

@@ -7,6 +7,7 @@ ranks, as in the samples of `dispatch`.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Self
 
 import torch
@@ -16,6 +17,7 @@ from jitgen.config import Arch
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import MOST_RANKS
 from jitgen.config.operation import Excuse
+from jitgen.ops.combine.reference import combine as of_tokens_here
 from jitgen.ops.combine_ranks import reference
 from jitgen.ops.dispatch import reference as of_dispatch
 from jitgen.ops.dispatch import rounds
@@ -26,8 +28,8 @@ from jitgen.ops.sizes import AnySizes
 from jitgen.ops.solved import Output, Solved, further_than, untouched
 from jitgen.support.frozen import frozen
 
-TOP_K = 5
-"""Places of a token, with rows of experts: more than a thread loads at once."""
+TOP_K = 9
+"""Places of a token: more than a thread loads at once."""
 
 
 @frozen
@@ -39,6 +41,7 @@ class Sizes(AnySizes):
         ranks: Number of ranks.
         room: Number of tokens of each rank.
         n: Columns of a token.
+        top_k: Places of a token.
     """
 
     numbers = (RANKS, ROOM, COLUMNS._replace(letters="N"))
@@ -47,19 +50,21 @@ class Sizes(AnySizes):
     ranks: int
     room: int
     n: int
+    top_k: int = TOP_K
     num_sms: int = 1
 
     @classmethod
     def of(cls, config: CombineRanksConfig, arch: Arch) -> tuple[Self, ...]:
         """
         Return sizes that test `config`: more vectors than the threads of a CTA take at once, and
-        fewer.
+        fewer; and sums of tokens that have no places, for which compilers write code of their own.
         """
         once = config.tiling.threads
         many = cls(ranks=3, room=3, n=VECTOR * (once // 3 + 3))
         if config.by_flags:  # see the samples of dispatch
             many = replace(many, ranks=2)
-        return many, replace(many, ranks=2, n=2 * VECTOR)
+        few = replace(many, ranks=2, n=2 * VECTOR)
+        return (many, few) if config.of_experts else (many, few, replace(few, top_k=0))
 
     @classmethod
     def edges(cls, config: CombineRanksConfig, arch: Arch) -> tuple[Self, ...]:
@@ -118,9 +123,18 @@ def make(
             return torch.randint(-8, 9, shape, generator=chance, device=device).bfloat16()
         return torch.randn(shape, generator=chance, device=device).bfloat16()
 
-    sent, own, tokens = values(*rows), values(*rows), max(1, sizes.room - 1)
-    others = [values(*rows) for _ in range(sizes.ranks - 1)]
-    y = torch.cat([sent] * (sizes.ranks - 1) + [own])
+    tokens, others = max(1, sizes.room - 1), [values(*rows) for _ in range(sizes.ranks - 1)]
+    shape = (2, sizes.room, sizes.top_k)
+    pairs = torch.arange(prod(shape), device=device)
+    y = values(len(pairs) + 1, sizes.n)
+    nowhere = torch.randint(-1, 4, shape, generator=chance, device=device)  # -1, or beyond y
+    places = pairs.view(shape).where(nowhere > 0, nowhere * len(y) + nowhere.clamp(max=0)).int()
+    # Powers of two, so that products are exact: what is sent is compared bit by bit.
+    powers = torch.exp2(torch.randint(-2, 1, shape, generator=chance, device=device).float())
+    sent, own = (of_tokens_here(y, *each) for each in zip(places, powers, strict=True))
+    inverse, weights = (
+        torch.cat([of_both[0]] * (sizes.ranks - 1) + [of_both[1]]) for of_both in (places, powers)
+    )
     travelling = torch.stack([of_dispatch.words(each) for each in (*others, sent)])
     if config.by_flags:
         wanted = of_dispatch.flagged(travelling, ROUND)
@@ -139,7 +153,7 @@ def make(
     expected = reference.combine_ranks(parts, **extra)
     sizes_of = {name: each.abs() for name, each in extra.items()}
     most = reference.combine_ranks([each.abs() for each in parts], **sizes_of)
-    tensors = (y, *link.tensors, *extra.values())
+    tensors = (y, inverse, weights, *link.tensors, *extra.values())
     return _solved(tensors, link, (expected, wanted), most, is_exact=is_exact)
 
 
@@ -176,8 +190,9 @@ def _of_experts(
     sent = number.where(whole(0, 2, room, TOP_K) > 0, len(y))  # what y has not counts as none
     own = number.where(homes == rank, -1)
     inverse = torch.cat([sent] * rank + [own]).int()
-    powers = whole(-2, 1, tokens, TOP_K)
+    powers = whole(-2, 1, ranks * room, TOP_K)
     weights = torch.exp2(powers.float()) * (1.0 if is_exact else 0.7)
+    mine = weights[rank * room :][:tokens]
     parts = [*(_travelling(rows, homes == each) for each in range(rank))]
     wanted = torch.stack([*parts, _travelling(rows, sent < len(y))])
     state = rounds.new_state(rank, 1000, device)
@@ -190,9 +205,9 @@ def _of_experts(
         powers = whole(-2, 1, tokens)
         extra["shared_weights"] = torch.exp2(powers.float()) * (1.0 if is_exact else 0.7)
     has_row = homes[:tokens] >= 0
-    expected = reference.combine_experts(rows[:tokens], has_row, weights, **extra)
+    expected = reference.combine_experts(rows[:tokens], has_row, mine, **extra)
     sizes_of = {name: each.abs() for name, each in extra.items()}
-    most = reference.combine_experts(rows[:tokens].abs(), has_row, weights, **sizes_of)
+    most = reference.combine_experts(rows[:tokens].abs(), has_row, mine, **sizes_of)
     tensors = (y, inverse, weights, *link.tensors, *extra.values())
     return _solved(tensors, link, (expected, wanted), most, is_exact=is_exact)
 
