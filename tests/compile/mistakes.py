@@ -213,19 +213,18 @@ _WAIT = (
     "    rank, ranks = state[RANK], cute.size(peers)\n"
 )
 
-_TAKES = """        elements = take(rows, inbox, state, wait, (rank, ranks), vector)
-        token, column = vector // y.shape[1], vector % y.shape[1]
+_TAKES = """        elements = take(rows, inbox, state, wait, (rank, ranks), (token, column))
         if token < out.shape[0]:
 """
-_TAKES_FOR_TOKENS = """        token, column = vector // y.shape[1], vector % y.shape[1]
-        if token < out.shape[0]:
-            elements = take(rows, inbox, state, wait, (rank, ranks), vector)
+_TAKES_FOR_TOKENS = """        if token < out.shape[0]:
+            elements = take(rows, inbox, state, wait, (rank, ranks), (token, column))
 """
 
-_HAS_ROW = "(found[i] >= 0) & (found[i] < rows.y.shape[0])"
-_SENDS = """    for item in cutlass.range(first, sent, step, unroll=1):
-        send(rows, inbox, peers, (rank, wait), item)
-"""
+_NO_ROW = "found.fill(-1)\n"
+_BEHIND = "distance, token, column = behind(rows, (distance, token, column), step)\n"
+_SENDS = f"""    while distance < ranks - 1:
+        send(rows, inbox, peers, (rank, wait), (distance, token, column))
+        {_BEHIND}"""
 
 MISTAKES = [
     # PTX ISA, "Morally strong operations", "Data races"
@@ -279,7 +278,7 @@ MISTAKES = [
             _HANGS, counts=(1, 1, 1), ops=_COMBINE),
     Mistake("tokens to one rank too few", "(first, every * ranks, step",
             "(first, every * (ranks - 1), step", _HANGS, ops=_DISPATCH),
-    Mistake("sums to one rank too few", "sent = every * (ranks - 1)", "sent = every * (ranks - 2)",
+    Mistake("sums to one rank too few", "while distance < ranks - 1", "while distance < ranks - 2",
             _HANGS, counts=(1, 1, 1), ops=_COMBINE),
     Mistake("tokens of one rank too few", "every + first, every * ranks",
             "every + first, every * (ranks - 1)", _WRONG, ops=_DISPATCH),
@@ -289,7 +288,7 @@ MISTAKES = [
             "row = (source + 1) % 2 * record.room", _WRONG, ops=_DISPATCH),
     Mistake("sums of another rank's tokens are sent", "peer * rows.room", "rank * rows.room",
             _WRONG, counts=(2, 1, 2), ops=_COMBINE),
-    Mistake("the own sum is rank 0's", "(rows, rank * rows.room + vector", "(rows, vector", _WRONG,
+    Mistake("the own sum is rank 0's", "(rows, rank * rows.room + token", "(rows, token", _WRONG,
             ops=_COMBINE),
     # data
     Mistake("a word with its sign", "tag | Int64(words[0])", "tag | Int64(Int32(words[0]))",
@@ -314,11 +313,12 @@ MISTAKES = [
     Mistake("a rank without tokens does not wait for sums", _TAKES, _TAKES_FOR_TOKENS, _HANGS,
             counts=(2, 0), ops=_COMBINE, pauses=0),
     # sums of rows of experts, and who sends and takes which
-    Mistake("a place without a row is added", _HAS_ROW, "found[i] < rows.y.shape[0]",
+    Mistake("a place without a row is added", "if found[i] < rows.y.shape[0] else Int32(-1)",
+            "if found[i] >= 0 else Int32(0)", ("fault", ""), ops=_COMBINE),
+    Mistake("a row that y has not is added", "if found[i] < rows.y.shape[0] else",
+            "if found[i] < 99999 else", ("fault", ""), ops=_COMBINE),
+    Mistake("a place without a row is the first row", _NO_ROW, _NO_ROW.replace("-1", "0"),
             ("fault", ""), ops=_COMBINE),
-    Mistake("a row that y has not is added", _HAS_ROW, "found[i] >= 0", ("fault", ""),
-            ops=_COMBINE),
-    Mistake("no place is left out", _HAS_ROW, "found[i] != 99999", ("fault", ""), ops=_COMBINE),
     Mistake("places of the next token are added", "if first + i < rows.inverse.shape[1]",
             "if first + i <= rows.inverse.shape[1]", ("", ""), counts=(6, 6), ops=_COMBINE),
     Mistake("the last place is left out", "if first + i < rows.inverse.shape[1]",
@@ -330,19 +330,28 @@ MISTAKES = [
             "rows.weights[token, first]", _WRONG, counts=(6, 6), ops=_COMBINE),
     Mistake("the first place's row for all", "= rows.inverse[token, first + i]",
             "= rows.inverse[token, first]", _WRONG, counts=(6, 6), ops=_COMBINE),
-    Mistake("weights of another rank's tokens", "rows.weights[token, first + i]",
+    Mistake("weights of rank 0's tokens", "rows.weights[token, first + i]",
             "rows.weights[token % rows.room, first + i]", _WRONG, counts=(0, 3), ops=_COMBINE),
-    Mistake("the first column's sums are sent", "vector // columns, vector % columns)\n    address",
-            "vector // columns, 0)\n    address", _WRONG, ops=_COMBINE),
-    Mistake("sums of the first token are sent", "vector // columns, vector % columns)\n    address",
-            "0, vector % columns)\n    address", _WRONG, ops=_COMBINE),
-    Mistake("the first column's sums are the own", "vector // columns, vector % columns)\n    is_w",
-            "vector // columns, 0)\n    is_w", _WRONG, ops=_COMBINE),
-    Mistake("the first vector of a thread is not taken", "step  # behind those sent",
-            "step + step", _WRONG, ops=_COMBINE),
-    Mistake("vectors are taken that were sent", "taken = first + ", "taken = first + 0 * ",
-            ("", ""), ops=_COMBINE),
-    Mistake("sums are not sent", _SENDS, "", _HANGS, ops=_COMBINE),
+    Mistake("the first column's sums are sent", "peer * rows.room + token, column)",
+            "peer * rows.room + token, 0)", _WRONG, ops=_COMBINE),
+    Mistake("sums of the first token are sent", "peer * rows.room + token, column)",
+            "peer * rows.room, column)", _WRONG, ops=_COMBINE),
+    Mistake("the first column's sums are the own", "rank * rows.room + token, column)",
+            "rank * rows.room + token, 0)", _WRONG, ops=_COMBINE),
+    Mistake("sums are not sent", "        send(rows,", "        (lambda *_: None)(rows,", _HANGS,
+            ops=_COMBINE),
+    Mistake("the first vector of a thread is not taken", _TAKES, "        " + _BEHIND + _TAKES,
+            ("", ""), counts=(20, 20), hidden=320, ops=_COMBINE),
+    Mistake("items begin once more in each token", "column -= rows.y.shape[1]", "column = Int32(0)",
+            ("", ""), counts=(20, 20), hidden=320, ops=_COMBINE),
+    Mistake("a token too far", "row % rows.room, item", "row % rows.room + 1, item", ("", ""),
+            ops=_COMBINE),
+    Mistake("the next token is forgotten", "        token += 1\n", "", ("", ""), counts=(20, 20),
+            hidden=320, ops=_COMBINE),
+    Mistake("a rank too far", "        distance += 1\n", "        distance += 2\n", ("", ""),
+            counts=(20, 20, 20), ops=_COMBINE),
+    Mistake("all ranks have one token less", "token >= rows.room:", "token >= rows.room - 1:",
+            ("", ""), counts=(20, 20), ops=_COMBINE),
     # limits
     Mistake("a weak note of late tokens", 'word, sem="relaxed", scope="gpu")', "word)",
             ("race", "state"), "lost-device-1", counts=(20, 20), ops=_DISPATCH),
@@ -501,8 +510,8 @@ EXPERT_MISTAKES = [
             "                    rank,\n", _HANGS, **_OF_EXPERTS),
     Mistake("own rows of rank 0's tokens", "rows.inverse[rank * rows.room + token, first + i]",
             "rows.inverse[token, first + i]", ("", ""), counts=(6, 6), **_OF_EXPERTS),
-    Mistake("rows of the next rank's tokens are sent", "rows.inverse[peer * rows.room",
-            "rows.inverse[rank * rows.room", ("", ""), counts=(6, 6), **_OF_EXPERTS),
+    Mistake("rows of the next rank's tokens are sent", "peer * rows.room + token",
+            "rank * rows.room + token", ("", ""), counts=(6, 6), **_OF_EXPERTS),
     Mistake("a row that is none is sent", "(row >= 0) & (row < rows.y.shape[0])", "row < 99999",
             ("", ""), **_OF_EXPERTS),
     Mistake("a place without a row is added", "        if sources[i] >= 0:\n            add(",

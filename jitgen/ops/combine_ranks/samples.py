@@ -57,14 +57,14 @@ class Sizes(AnySizes):
     def of(cls, config: CombineRanksConfig, arch: Arch) -> tuple[Self, ...]:
         """
         Return sizes that test `config`: more vectors than the threads of a CTA take at once, and
-        fewer; and sums of tokens that have no places, for which compilers write code of their own.
+        fewer; and tokens that have no places, for which compilers write code of their own.
         """
         once = config.tiling.threads
         many = cls(ranks=3, room=3, n=VECTOR * (once // 3 + 3))
         if config.by_flags:  # see the samples of dispatch
             many = replace(many, ranks=2)
         few = replace(many, ranks=2, n=2 * VECTOR)
-        return (many, few) if config.of_experts else (many, few, replace(few, top_k=0))
+        return many, few, replace(few, top_k=0)
 
     @classmethod
     def edges(cls, config: CombineRanksConfig, arch: Arch) -> tuple[Self, ...]:
@@ -112,9 +112,7 @@ def make(
     sends the same rows to all others, because here they share one inbox.
     """
     if config.of_experts:
-        return _of_experts(
-            config, (sizes.ranks, sizes.room, sizes.n), is_exact=is_exact, seed=seed, device=device
-        )
+        return _of_experts(config, sizes, is_exact=is_exact, seed=seed, device=device)
     chance = torch.Generator(device).manual_seed(seed)
     rows = (sizes.room, sizes.n)
 
@@ -159,20 +157,21 @@ def make(
 
 def _of_experts(
     config: CombineRanksConfig,
-    sizes: tuple[int, int, int],
+    sizes: Sizes,
     *,
     is_exact: bool,
     seed: int,
     device: str,
 ) -> Solved:
     """
-    Return a call with (ranks, room, columns) of `sizes`.
+    Return a call in which rows of experts travel.
 
     This rank is the last one, and has one token less than there is room for, but at least one. The
     expert of a place is on any rank or on none. This rank sends the same rows to all others,
     because here they share one inbox.
     """
-    (ranks, room, n), chance = sizes, torch.Generator(device).manual_seed(seed)
+    ranks, room, n, top_k = sizes.ranks, sizes.room, sizes.n, sizes.top_k
+    chance = torch.Generator(device).manual_seed(seed)
     tokens, rank = max(1, room - 1), ranks - 1
 
     def values(*shape: int) -> Tensor:
@@ -183,14 +182,14 @@ def _of_experts(
     def whole(least: int, most: int, *shape: int) -> Tensor:
         return torch.randint(least, most, shape, generator=chance, device=device)
 
-    homes = whole(-1, ranks, room, TOP_K)
-    rows = values(room, TOP_K, n)
+    homes = whole(-1, ranks, room, top_k)
+    rows = values(room, top_k, n)
     y = torch.cat([rows.view(-1, n), values(2, n)])
-    number = torch.arange(room * TOP_K, device=device).view(room, TOP_K)
-    sent = number.where(whole(0, 2, room, TOP_K) > 0, len(y))  # what y has not counts as none
+    number = torch.arange(room * top_k, device=device).view(room, top_k)
+    sent = number.where(whole(0, 2, room, top_k) > 0, len(y))  # what y has not counts as none
     own = number.where(homes == rank, -1)
     inverse = torch.cat([sent] * rank + [own]).int()
-    powers = whole(-2, 1, ranks * room, TOP_K)
+    powers = whole(-2, 1, ranks * room, top_k)
     weights = torch.exp2(powers.float()) * (1.0 if is_exact else 0.7)
     mine = weights[rank * room :][:tokens]
     parts = [*(_travelling(rows, homes == each) for each in range(rank))]
@@ -249,10 +248,10 @@ def _solved(
 def _travelling(rows: Tensor, is_sent: Tensor) -> Tensor:
     """
     Return the part of an inbox that one rank writes: for each token a mask of the places that are
-    sent; then the vectors of all (room, TOP_K, n) `rows`, -1 for those that are not sent.
+    sent; then the vectors of all (room, top_k, n) `rows`, -1 for those that are not sent.
     """
     n = rows.shape[2]
-    bits = (is_sent.int() << torch.arange(TOP_K, device=rows.device)).sum(1)
+    bits = (is_sent.int() << torch.arange(is_sent.shape[1], device=rows.device)).sum(1)
     heads = torch.stack([bits, torch.zeros_like(bits)], 1).int()
     vectors = of_dispatch.tagged(of_dispatch.words(rows.view(-1, n)), ROUND)
     is_vector = is_sent.view(-1, 1).expand(-1, n // VECTOR).reshape(-1, 1)
