@@ -3,9 +3,9 @@
 A layer that emulated devices share: `dispatch` and `combine_ranks` as generated kernels, in rounds
 whose tokens differ.
 
-The first expert of a token gives the token itself, the second one the token in the next row. If
-tokens are quantised before they are sent, experts
-take two values as one of bfloat16, and results are compared with these.
+The first expert of a token gives the token itself, the second one the token behind it. If tokens
+are quantised before they are sent, experts take two values as one of bfloat16, and results are
+compared with these.
 """
 
 from __future__ import annotations
@@ -333,12 +333,16 @@ class Layer:
                 scales[source * self.room :][: len(each)] = each
             self.checks.append((f"out_scale of {rank}", received["out_scale"], scales))
 
+    def _rows(self) -> Tensor:
+        """Return the rows of each token's experts: its own, and the one behind it in its device."""
+        token = torch.arange(self.ranks * self.room)[:, None]
+        return token - token % self.room + (token + torch.arange(TOP_K)) % self.room
+
     def _inverse(self, rank: int) -> Tensor:
         """Return the rows of each token's experts on a device, and numbers that are no row's."""
         ids, _, x = self._received()
-        found = (torch.arange(len(x))[:, None] + torch.arange(TOP_K)) % len(x)
         nowhere = len(x) if rank % 2 else -1
-        return found.where(ids // 2 == rank, nowhere).int().contiguous()
+        return self._rows().where(ids // 2 == rank, nowhere).int().contiguous()
 
     def _shares(self, rank: int) -> list[Tensor]:
         """Return what each device has for the tokens of one, in float32."""
@@ -355,8 +359,7 @@ class Layer:
         if not self.of_experts:
             return sum(self._shares(rank), torch.zeros(())).bfloat16().view(torch.int16)
         values, first = x.view(torch.bfloat16), rank * self.room
-        rows = (torch.arange(len(x))[:, None] + torch.arange(TOP_K)) % len(x)
-        every = combine(values, rows, weights)
+        every = combine(values, self._rows(), weights)
         return every[first:][: len(self.ids[rank])].view(torch.int16)
 
     def _link(self, rank: int, name: str) -> dict[str, Tensor]:
