@@ -250,6 +250,9 @@ class Layer:
         if self.of_experts:  # a token of each device with two experts of one
             for ids in self.ids:
                 ids[:1] = torch.arange(TOP_K)
+        if self.can_mask:  # a token of each device with an expert there
+            for rank, ids in enumerate(self.ids):
+                ids[:1] = torch.tensor([2 * rank, (2 * rank + 3) % (2 * self.ranks)])
         self.weights = [torch.tensor(WEIGHTS).repeat(count, 1) for count in counts]
         self.bases = [
             (0x3F80 + torch.randint(100, (count, hidden), generator=chance)).short()
