@@ -517,8 +517,8 @@ EXPERT_MISTAKES = [
     Mistake("a place without a row is added", "        if sources[i] >= 0:\n            add(",
             "        if sources[i] >= -1:\n            add(", ("", ""), counts=(6, 6),
             **_OF_EXPERTS),
-    Mistake("rows are added once more", "for place in cutlass.range(0, inverse.shape[1], LOADS",
-            "for place in cutlass.range(0, inverse.shape[1], LOADS // 4", _WRONG, counts=(6, 6),
+    Mistake("rows are added once more", "place in cutlass.range(0, rows.inverse.shape[1], LOADS",
+            "place in cutlass.range(0, rows.inverse.shape[1], LOADS // 4", _WRONG, counts=(6, 6),
             **_OF_EXPERTS),
 ]  # fmt: skip
 """Mistakes in `combine_ranks` of rows of experts, which has waits of its own."""
