@@ -27,7 +27,7 @@ from torch import Tensor
 
 from jitgen.config import Numerics
 from jitgen.config.format import Format
-from jitgen.layer.call import require_workspace, run
+from jitgen.layer.call import require_workspace
 from jitgen.layer.chain import Chain
 from jitgen.layer.problems import sent_as
 from jitgen.layer.workspace import Buffers, Lease, Workspace
@@ -49,14 +49,15 @@ class _Rows(NamedTuple):
     Results of the experts of this rank for the tokens of all ranks.
 
     Attributes:
-        y: A sum for each token, or the rows of experts.
-        more: With rows of experts, the index of each pair's row, and the weights of the pairs of
-            this rank's tokens.
+        y: The rows of experts.
+        inverse: The index of each pair's row.
+        weights: The weight of each pair.
         added: What is added to the sums for this rank's tokens, and where these go.
     """
 
     y: Tensor
-    more: tuple[Tensor, Tensor] | tuple[()]
+    inverse: Tensor
+    weights: Tensor
     added: Added
 
 
@@ -143,30 +144,21 @@ class Passes:
     ) -> Iterator[_Rows]:
         """
         Run the experts of this rank for the tokens of all ranks. The results are valid in the with
-        block, and with `is_beside` after it.
+        block, and with `is_beside` after it: an exchange reads them beside the next products.
         """
         part, chain = self.part(number), self.chain
         shared, shared_weights, out = (None if each is None else each[part] for each in self.added)
         added, is_quantised = (shared, shared_weights, out), received.scale is not None
-        is_invariant = chain.config.numerics is Numerics.INVARIANT
-        if not is_invariant and not is_quantised:
-            given = received.x, received.topk_weights, received.topk_ids
-            yield _Rows(run(chain, *given, workspace=self.workspace), (), added)
-            return
         count = len(received.x)
-        # an exchange reads rows of experts beside the next products; sums have their own memory
-        with self._buffers(count, keeps_y=not (is_beside and is_invariant)) as into:
+        with self._buffers(count, keeps_y=not is_beside) as into:
             ranked = chain.for_tokens(count, is_sorted=is_quantised)
             y, pairs = ranked.expert_rows(received.x, received.topk_ids, into, scale=received.scale)
-            if not is_invariant:
-                yield _Rows(ranked.combine(y, pairs, received.topk_weights), (), added)
-                return
-            first = self.wire.rank * count // self.wire.ranks
-            own = slice(first, first + part.stop - part.start)
-            weights = received.topk_weights[own]
             if chain.config.zero_experts:
-                added = received.x[own], chain.token_weights(weights, received.topk_ids[own]), out
-            yield _Rows(y, (pairs.inverse, weights), added)
+                first = self.wire.rank * count // self.wire.ranks
+                own = slice(first, first + part.stop - part.start)
+                ids, weights = received.topk_ids[own], received.topk_weights[own]
+                added = received.x[own], chain.token_weights(weights, ids), out
+            yield _Rows(y, pairs.inverse, received.topk_weights, added)
 
     @contextmanager
     def _buffers(self, count: int, *, keeps_y: bool) -> Iterator[Buffers]:
@@ -185,9 +177,10 @@ class Passes:
 
     def combine(self, rows: _Rows, number: int, slot: Slot | None = None) -> Tensor:
         """Send the results of a pass to the ranks of the tokens; return the sums of this rank."""
-        part, (inverse, weights) = self.part(number), rows.more or (None, None)
-        count, given = part.stop - part.start, (*rows.added, inverse, weights)
-        return self.wire.combine(rows.y, count, *given, slot)
+        part, given = self.part(number), (*rows.added, rows.inverse, rows.weights, slot)
+        of_experts = self.chain.config.numerics is Numerics.INVARIANT
+        count = part.stop - part.start
+        return self.wire.combine(rows.y, count, *given, of_experts=of_experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +246,7 @@ def run_in_passes(
     x, topk_weights, topk_ids, shared, out, shared_weights = tensors
     most = pass_tokens(wire)
     form = sent_as(chain.config, chain.weights) if wire.quantises else Format.NONE
-    if chain.config.numerics is Numerics.INVARIANT or form is not Format.NONE:
-        # rows of all ranks are not divided any more
-        most = max(1, min(most, chain.config.chunk_tokens // wire.ranks))
+    most = max(1, min(most, chain.config.chunk_tokens // wire.ranks))  # the rows of all ranks
     count = -(-every // most)
     if out is None and count != 1:
         out = x.new_empty(x.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.compile.mistakes import _COMBINE, _DISPATCH, _HANGS, _WRONG, Mistake
+from tests.compile.mistakes import _COMBINE, _DISPATCH, _HANGS, _SENDS, _WRONG, Mistake
 
 _FLAGS: dict[str, Any] = {"by_flags": True}
 _BLOCKS: dict[str, Any] = {"by_flags": True, "form": "block128", "ops": _DISPATCH}
@@ -13,9 +13,6 @@ _SIGNAL = "    signal(inbox, peers, rank, number)\n"
 _MEET = "    meet(inbox, state, wait, (rank, ranks))\n"
 _TOKENS = """    for item in cutlass.range(first, every * ranks, step, unroll=1):
         send(given, received, inbox, peers, record, (rank, wait), item)
-"""
-_SUMS = """    for item in cutlass.range(first, every * (ranks - 1), step, unroll=1):
-        send(y, inbox, peers, (rank, wait), item)
 """
 _EXPERTS = """    for pair in cutlass.range(first, record.room * places, step, unroll=1):
         send_expert(given, received, inbox, peers, record, (rank, wait), pair)
@@ -37,7 +34,7 @@ FLAG_MISTAKES = [
     Mistake("one thread alone has waited", "    cute.arch.sync_threads()  # what came",
             "    pass  # what came", counts=(40, 40), **_FLAGS),
     Mistake("flags before tokens", _TOKENS + _SIGNAL, _SIGNAL + _TOKENS, ops=_DISPATCH, **_FLAGS),
-    Mistake("flags before sums", _SUMS + _SIGNAL, _SIGNAL + _SUMS, ops=_COMBINE, **_FLAGS),
+    Mistake("flags before sums", _SENDS + _SIGNAL, _SIGNAL + _SENDS, ops=_COMBINE, **_FLAGS),
     Mistake("flags before experts", _EXPERTS + _SIGNAL, _SIGNAL + _EXPERTS, **_BLOCKS),
     Mistake("flags before quantised tokens", _ROWS + _EXPERTS + _SIGNAL,
             _SIGNAL + _ROWS + _EXPERTS, **_BLOCKS),
