@@ -518,7 +518,7 @@ EXPERT_MISTAKES = [
             ("", ""), **_OF_EXPERTS),
     Mistake("a place without a row is added", "        if sources[i] >= 0:\n            add(",
             "        if sources[i] >= -1:\n            add(", ("", ""), counts=(6, 6),
-            **_OF_EXPERTS),
+            most_devices=2, **_OF_EXPERTS),
     Mistake("rows are added once more", "place in cutlass.range(0, rows.inverse.shape[1], LOADS",
             "place in cutlass.range(0, rows.inverse.shape[1], LOADS // 4", _WRONG, counts=(6, 6),
             **_OF_EXPERTS),

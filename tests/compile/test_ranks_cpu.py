@@ -358,6 +358,14 @@ def test_a_plan_of_invariant_ranks_has_kernels_for_rows_of_experts() -> None:
     assert [each.of_experts for each in sums] == [True] * 3
 
 
+def test_a_plan_of_ranks_has_the_sums_of_collectives_which_do_not_start_early() -> None:
+    case = make("bf16", tokens=1)
+    sweeps = jitgen.MoELayer(case.config, case.weights).plan(8, "sm_90a", num_ranks=2).sweeps
+    found = [each for each in sweeps if each.problem.op == "combine"]
+
+    assert [(each.is_early, each.min_rows, each.max_rows) for each in found] == [(False, 1, 16)] * 3
+
+
 @pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_after_its_plan_was_prewarmed_a_layer_of_ranks_compiles_nothing(
     number: int, tmp_path: Path
