@@ -292,6 +292,7 @@ class MoELayer(nn.Module):
         trains: bool = False,
         num_ranks: int | None = None,
         quantise: bool | None = None,
+        flags_from: int | None = None,
     ) -> Plan:
         """
         Return a plan for `jitgen.prewarm` with every kernel that the layer may need.
@@ -310,9 +311,13 @@ class MoELayer(nn.Module):
                 that of its group.
             quantise: Whether these ranks quantise tokens before they send them, as for
                 `jitgen.parallel.connect`; None: as those of its group.
+            flags_from: The number of tokens of a rank from which on these ranks use flags, as for
+                `jitgen.parallel.connect`; None: that of its group.
         """
         if num_ranks is None and self._wire is not None:
             num_ranks = self._wire.ranks
+        if flags_from is None and self._wire is not None:
+            flags_from = self._wire.flags_from
         if quantise is None:
             quantise = self._wire is not None and self._wire.quantises
         tokens = max_tokens
@@ -328,7 +333,7 @@ class MoELayer(nn.Module):
             num_ranks=num_ranks,
             can_mask=self._wire is not None and self._wire.can_mask,
             quantises=quantise,
-            flags_from=None if self._wire is None else self._wire.flags_from,
+            flags_from=flags_from,
             lora=self.lora,
         )
 
