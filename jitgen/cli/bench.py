@@ -306,9 +306,12 @@ def _of_ranks(output: Output, suite: Suite, given: dict[str, Any]) -> int:
         most = max(numbers)
         names = of_every_device(LISTED, lambda: ranks.kernel_names(case, count, most, LISTED))
         return _list(output, suite, names)
-    rows = ranks.rows(count, experts, tokens, given["rounds"])
+    case, numbers = ranks.here(count, experts, tokens)
     output.note(f"measuring a layer of {count} ranks")
-    return _tell_rows(output, suite.name, [*rows])
+    rows, missing = ranks.rows(count, case, numbers, given["rounds"])
+    for name, why in missing.items():
+        output.note(f"left out: {name}: {why}")
+    return _tell_rows(output, suite.name, rows)
 
 
 def _list(output: Output, suite: Suite, names: Sequence[str]) -> int:

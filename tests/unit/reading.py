@@ -53,7 +53,7 @@ READS = {
     "compile/isolated.py:compile_isolated": _SCRATCH,
     "compile/linker.py:link": _SCRATCH,
     "compile/processes.py:children_of": _SYSTEM,
-    "bench/layer/ranks.py:_spawned": "figures that a process of its own wrote into a new folder",
+    "bench/layer/ranks.py:rows": "figures that a process of its own wrote into a new folder",
     "compile/provenance.py:_read": _OWN,
     "compile/toolchain.py:_head": _OWN,
     "codegen/render.py:_line": _OWN,

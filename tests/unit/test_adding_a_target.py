@@ -45,6 +45,8 @@ NAMED = {
     "jitgen/emulator/machine/limits.py": "what hardware can hold, and which instructions it has",
     "jitgen/bench/processes.py": "a benchmark's kernel",
     "jitgen/bench/layer/ours.py": "the kernels of a suite of one GPU",
+    "jitgen/bench/layer/ranks_deepseek.py": "names of another library",
+    "jitgen/bench/layer/ranks_flashinfer.py": "names of another library",
     "jitgen/inspect/hardware.py": "what an SM of each family holds, for pages",
     "jitgen/plans/recording.py": "a docstring: an example",
     "jitgen/bench/hopper_fp4/run.py": "a suite of one GPU",

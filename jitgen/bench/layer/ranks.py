@@ -3,10 +3,11 @@
 The cost of the wire of a layer that ranks share, on GPUs of this host or in processes on its CPU.
 The *wire* is the exchange of rows between ranks.
 
-Each rank times the wire alone, the layer by windows, also those of quantised tokens, and by
-collectives, and the layer alone on the same rows; a figure is the median over rounds of the slowest
-rank. Before that, the run checks that all of these give the same bits, which must be close to the
-sum of the results of the layers alone.
+Each rank times the wire alone, the layer by windows, also those of quantised tokens, without and
+with flags, and by collectives, and the layer alone on the same rows; then peers that can be
+imported (`ranks_peers`). A figure is the median over rounds of the slowest rank. Before that, the
+run checks that all of jitgen's give the same bits, which must be close to the sum of the results of
+the layers alone, and that peers' results are close to this sum, too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +30,11 @@ from torch import Tensor
 from torch.multiprocessing.spawn import ProcessException, spawn
 
 from jitgen.autotune.measure.errors import NoDevice, WrongResult
-from jitgen.bench.layer import NAME
+from jitgen.bench.layer import NAME, ranks_peers
 from jitgen.bench.layer.cases import Case
 from jitgen.bench.layer.operands import Experts
 from jitgen.bench.layer.ours import without_memory
+from jitgen.bench.layer.ranks_peer import TOLERANCE, Given, Peer, Share
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch
 from jitgen.config.format import Format
@@ -50,9 +54,9 @@ CPU_TOKENS = (1, 8)
 """Layers and tokens of each rank, where nothing else is asked for."""
 
 WINDOWS, COLLECTIVES = "windows", "collectives"
-QUANTISED = "windows of quantised tokens"
-TOLERANCE = 1e-2
-"""Tolerance of a sum over ranks, whose results are rounded before they are sent."""
+QUANTISED, FLAGS = "windows of quantised tokens", "windows of quantised tokens with flags"
+FLAGS_FROM = 128
+"""Number of tokens of a rank from which on there are flags."""
 
 _LIMIT_S = 60
 
@@ -86,42 +90,53 @@ def kernel_names(case: Case, ranks: int, most: int, arch: Arch) -> list[str]:
     weights = without_memory(config.groups, case.intermediate, case.hidden)
     layer = MoELayer(config, weights)
     names: set[str] = set()
-    for quantise in (False, True):
-        found = layer.plan(most, arch, num_ranks=ranks, quantise=quantise, flags_from=0)
+    for quantise, flags_from in ((False, 0), (True, 0), (True, FLAGS_FROM)):
+        found = layer.plan(most, arch, num_ranks=ranks, quantise=quantise, flags_from=flags_from)
         names |= {each.name(arch) for each in configs(found, arch)}
     return sorted(names)
 
 
-def rows(ranks: int, experts: Sequence[int], tokens: Sequence[int], rounds: int) -> Iterator[Row]:
+def here(ranks: int, experts: Sequence[int], tokens: Sequence[int]) -> tuple[Case, tuple[int, ...]]:
     """
-    Return the figures of a layer that `ranks` processes of this machine share, which the iterator
-    starts; arguments are checked at once.
-
-    Args:
-        ranks: Number of processes; each has a GPU if this machine has GPUs.
-        experts: Empty, or one number: experts of all ranks.
-        tokens: Tokens of each rank; empty: the usual ones.
-        rounds: Turns of each side.
+    Return `plan` for this machine, whose ranks have a GPU each if there are GPUs.
 
     Raises:
         ConfigError: As for `plan`.
         NoDevice: There are GPUs, and fewer than ranks.
-        WrongResult: A rank failed, or found a wrong result.
     """
     count = torch.cuda.device_count()
     if 0 < count < ranks:
         raise NoDevice(f"{ranks} ranks need as many GPUs ({count} are here)")
-    return _spawned(ranks, *plan(ranks, experts, tokens, is_gpu=count > 0), rounds)
+    return plan(ranks, experts, tokens, is_gpu=count > 0)
 
 
-def _spawned(ranks: int, case: Case, numbers: Sequence[int], rounds: int) -> Iterator[Row]:
+def rows(
+    ranks: int, case: Case, numbers: Sequence[int], rounds: int
+) -> tuple[list[Row], dict[str, str]]:
+    """
+    Start `ranks` processes on this machine that share a layer; return their figures, and for each
+    peer that was left out the reason.
+
+    Args:
+        ranks: Number of processes.
+        case: The layer, with the experts of all ranks.
+        numbers: Tokens of each rank.
+        rounds: Turns of each side.
+
+    Raises:
+        WrongResult: A rank failed, or found a wrong result.
+    """
     with tempfile.TemporaryDirectory(prefix="jitgen-ranks-") as folder:
         try:
             spawn(_rank, (ranks, folder, case, numbers, rounds), nprocs=ranks)
         except ProcessException as error:
             raise WrongResult(str(error).strip()) from None
-        for what, value, detail in parse_json(read_bounded(Path(folder) / "rows")):
-            yield Row(suite=NAME, what=what, value=value, unit="us", detail=detail)
+        found = parse_json(read_bounded(Path(folder) / "rows"))
+    made = [
+        Row(suite=NAME, what=what, value=value, unit="us", detail=detail)
+        for what, value, detail in found["rows"]
+    ]
+    return made, found["missing"]
 
 
 def _rank(
@@ -143,11 +158,14 @@ def _rank(
         device_id=device if is_gpu else None,
     )
     with torch.no_grad():
+        missing: dict[str, str] = {}
         found = [
-            [what, *_summary(seconds)] for what, seconds in _measured(case, numbers, rounds, device)
+            [what, *_summary(seconds)]
+            for what, seconds in _measured(case, numbers, rounds, device, missing)
         ]
     if rank == 0:
-        (Path(folder) / "rows").write_text(json.dumps(found), encoding="utf-8")
+        text = json.dumps({"rows": found, "missing": missing})
+        (Path(folder) / "rows").write_text(text, encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 
@@ -168,9 +186,16 @@ def _config(case: Case) -> MoEConfig:
 
 
 def _measured(
-    case: Case, numbers: Sequence[int], rounds: int, device: torch.device
+    case: Case,
+    numbers: Sequence[int],
+    rounds: int,
+    device: torch.device,
+    missing: dict[str, str],
 ) -> Iterator[tuple[str, list[float]]]:
-    """Yield what was timed on this rank, and the seconds of a call in each round."""
+    """
+    Yield what was timed on this rank, and the seconds of a call in each round, in which all sides
+    take turns. Peers that are left out are added to `missing`, with the reason.
+    """
     group: Any = dist.group.WORLD
     config, rank, ranks, most = _config(case), group.rank(), group.size(), max(numbers)
     first, count = share(case.experts, rank, ranks)
@@ -182,11 +207,18 @@ def _measured(
         QUANTISED: connect(group, kind=WINDOWS, quantise=True, **sizes),
         COLLECTIVES: connect(group, kind=COLLECTIVES, **sizes),
     }
+    if device.type == "cuda" and most >= FLAGS_FROM:
+        how: dict[str, Any] = {"quantise": True, "flags_from": FLAGS_FROM}
+        wires[FLAGS] = connect(group, kind=WINDOWS, **how, **sizes)
     shared = {
         kind: MoELayer(config, weights, max_tokens=most, group=wire) for kind, wire in wires.items()
     }
     mine = replace(config, first_expert=first, local_experts=count)
     alone = MoELayer(mine, weights, max_tokens=ranks * most)
+    peers, reasons = ranks_peers.found(
+        Share(case=case, most=most, device=device, weights=weights, alone=alone)
+    )
+    missing.update(reasons)
     for tokens in numbers:
         x, topk_weights, ids = _tokens(case, tokens, rank, device)
         given = (x, topk_weights, ids)
@@ -194,34 +226,48 @@ def _measured(
         of_all = every.x.contiguous(), every.topk_weights, every.topk_ids
         y = alone(*of_all)
         wires[COLLECTIVES].combine(y, tokens)  # whose turn it is
-        results = {kind: layer(*given, rank_tokens=tokens) for kind, layer in shared.items()}
-        _check(results, y, rank, tokens)
+        used = [kind for kind in wires if kind != FLAGS or tokens >= FLAGS_FROM]
+        results = {kind: shared[kind](*given, rank_tokens=tokens) for kind in used}
+        wanted = _check(results, y, rank, tokens)
         words = f"{tokens} tokens of each of {ranks} ranks"
-        for kind, wire in wires.items():
+        sides: dict[str, Callable[[], object]] = {}
+        for kind in used:
+            wire = wires[kind]
             form = sent_as(config, weights) if wire.quantises else Format.NONE
-
-            def travel(
-                wire: Wire = wire,
-                given: tuple[Tensor, ...] = given,
-                y: Tensor = y,
-                form: Format = form,
-            ) -> None:
-                wire.dispatch(given[0], given[2], given[1], len(given[0]), form)
-                wire.combine(y, len(given[0]))
-
-            yield f"{words}: {kind} alone", _times(travel, rounds, device)
-        for kind, layer in shared.items():
-
-            def call(layer: MoELayer = layer, given: tuple[Tensor, ...] = given) -> None:
-                layer(*given, rank_tokens=len(given[0]))
-
-            yield f"{words}: the layer by {kind}", _times(call, rounds, device)
-        yield (
-            f"{words}: the layer alone on the same rows",
-            _times(lambda of_all=of_all: alone(*of_all), rounds, device),  # type: ignore[misc]
-        )
+            sides[f"{kind} alone"] = partial(_travel, wire, given, y, form)
+        for kind in used:
+            sides[f"the layer by {kind}"] = partial(shared[kind], *given, rank_tokens=tokens)
+        sides["the layer alone on the same rows"] = partial(alone, *of_all)
+        rows_of = Given(x=x, weights=topk_weights, ids=ids, y=y, wanted=wanted)
+        sides |= _of_peers(peers, rows_of, words, missing)
+        for what, seconds in _in_turn(sides, rounds, device).items():
+            yield f"{words}: {what}", seconds
         for wire in wires.values():
             wire.check()
+
+
+def _travel(wire: Wire, given: tuple[Tensor, Tensor, Tensor], y: Tensor, form: Format) -> None:
+    """Exchange tokens and sums."""
+    x, topk_weights, ids = given
+    wire.dispatch(x, ids, topk_weights, len(x), form)
+    wire.combine(y, len(x))
+
+
+def _of_peers(
+    peers: Mapping[str, Peer], given: Given, words: str, missing: dict[str, str]
+) -> dict[str, Callable[[], object]]:
+    """
+    Return what can be timed of each peer whose results are right on every rank; others are added to
+    `missing`.
+    """
+    sides: dict[str, Callable[[], object]] = {}
+    for name, peer in peers.items():
+        if (why := ranks_peers.wrong(peer, given)) is not None:
+            missing[f"{name}, {words}"] = why
+            continue
+        parts = {f"{name} alone": peer.travel(given), f"the layer by {name}": peer.layer(given)}
+        sides |= {what: part for what, part in parts.items() if part is not None}
+    return sides
 
 
 def _tokens(
@@ -235,9 +281,10 @@ def _tokens(
     return x, weights, ids.int()
 
 
-def _check(results: dict[str, Tensor], y: Tensor, rank: int, tokens: int) -> None:
+def _check(results: dict[str, Tensor], y: Tensor, rank: int, tokens: int) -> Tensor:
     """
-    Compare the results of all wires with each other, and with the sum of all ranks' results.
+    Compare the results of all wires with each other, and with the sum of all ranks' results, which
+    is returned.
 
     Raises:
         WrongResult: They differ.
@@ -251,18 +298,33 @@ def _check(results: dict[str, Tensor], y: Tensor, rank: int, tokens: int) -> Non
             raise WrongResult(f"windows and {kind} differ for {tokens} tokens of rank {rank}")
     if not error < TOLERANCE:
         raise WrongResult(f"{tokens} tokens of rank {rank} are off by {error:.2e}")
+    return wanted
 
 
 def _times(call: Callable[[], object], rounds: int, device: torch.device) -> list[float]:
     """Return the seconds of a call in each round, those of the slowest rank."""
-    timed = _graph_time(call) if device.type == "cuda" else _host_time(call)
-    found = []
+    return _in_turn({"": call}, rounds, device)[""]
+
+
+def _in_turn(
+    sides: Mapping[str, Callable[[], object]], rounds: int, device: torch.device
+) -> dict[str, list[float]]:
+    """
+    Return for each side the seconds of a call in each round, those of the slowest rank. Each round
+    begins with another side, because what ran before has an effect on the next side.
+    """
+    clock = _graph_time if device.type == "cuda" else _host_time
+    timed = {what: clock(call) for what, call in sides.items()}
+    found: dict[str, list[float]] = {what: [] for what in sides}
+    turns = deque(timed)
     for _ in range(rounds):
-        dist.barrier()
-        found.append(timed())
-    slowest = torch.tensor(found, dtype=torch.float64, device=device)
+        for what in turns:
+            dist.barrier()
+            found[what].append(timed[what]())
+        turns.rotate(-1)
+    slowest = torch.tensor([*found.values()], dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return slowest.tolist()
+    return dict(zip(sides, slowest.tolist(), strict=True))
 
 
 def _host_time(call: Callable[[], object], calls: int = 5) -> Callable[[], float]:
