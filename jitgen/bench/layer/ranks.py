@@ -209,7 +209,7 @@ def _measured(
     }
     if device.type == "cuda" and most >= FLAGS_FROM:
         how: dict[str, Any] = {"quantise": True, "flags_from": FLAGS_FROM}
-        wires[FLAGS] = connect(group, kind=WINDOWS, **how, **sizes)
+        wires[FLAGS] = connect(group, kind=WINDOWS, **(sizes | how))
     shared = {
         kind: MoELayer(config, weights, max_tokens=most, group=wire) for kind, wire in wires.items()
     }
