@@ -32,6 +32,7 @@ from jitgen.layer.problems import sent_as
 from jitgen.parallel import ExpertMap, Wire, balance, connect, memory, share, windows
 from jitgen.parallel.windows import Windows
 from jitgen.plans.plan import configs
+from jitgen.runtime.session import current
 from jitgen.settings import settings
 from jitgen.verify import device
 from tests.moe_cases import Case, make
@@ -401,6 +402,7 @@ def planned(rank: int, ranks: int, folder: str) -> None:
     assert {*kernels[None]} == {*kernels[False]} | {*kernels[True]}
     assert {*layer.configs("cpu")} == {*kernels[True]}
     with settings.scope(cache_dir=folder, on_miss="error"):
+        current.get().reset()  # kernels that other tests have loaded into this process
         jitgen.prewarm([each for each in kernels[False] if each.op == "dispatch"], arch="cpu")
         with pytest.raises(KernelMiss, match="dispatch_bf16_block128_cpu"):
             layer(x, weights, ids)
