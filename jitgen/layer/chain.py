@@ -87,9 +87,14 @@ class Chain:
         """
         if not self.starts_early:
             return self
-        joins = self.joins and not is_sorted and not _PARTS & self.configs.keys()
+        joins = self.may_join and not is_sorted
         found = configs_of(self.config, self.weights, tokens, joins=joins, lora=lora)
         return replace(self, configs={**found, **self.configs}) if found else self
+
+    @property
+    def may_join(self) -> bool:
+        """Whether sorting may be part of another launch: no config for its own one is given."""
+        return self.joins and not _PARTS & self.configs.keys()
 
     def sort(self, topk_ids: Tensor) -> Sorting:
         """Sort the pairs of `topk_ids`, (T, k) int32, by expert."""
@@ -272,7 +277,7 @@ class Chain:
         """
         rows: Rows
         if scale is not None:
-            pairs = self.sort(topk_ids)
+            pairs = self.sort(topk_ids) if sorting is None else sorting
             form = Format(str(self.weights.activation_format))
             order = pairs.inverse, pairs.permutation
             rows = copy_rows(x, scale, *order, form=form, out=into.a)

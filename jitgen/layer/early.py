@@ -13,15 +13,19 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from jitgen.config import Arch
+from jitgen.config.dispatch import MOST_SORTED, DispatchProblem
+from jitgen.config.format import Format
 from jitgen.errors import UnsupportedConfig
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.layer import lora as adapters
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.lora import ExpertLora
-from jitgen.layer.problems import joined_problem, of_rows, of_tokens
+from jitgen.layer.problems import joined_problem, of_rows, of_tokens, sorted_problem
 from jitgen.layer.weights import ExpertWeights, Matrices
+from jitgen.ops.dispatch.call import Local
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
+from jitgen.selection.choice import edges_of
 from jitgen.settings import settings
 from jitgen.targets.early import early
 
@@ -166,6 +170,42 @@ def _by_row(config: MoEConfig, weights: ExpertWeights) -> Iterator[tuple[str, An
             if not _is_plain(b):
                 continue
         yield launch, problem
+
+
+def sorted_tokens(problem: DispatchProblem, arch: Arch) -> int:
+    """
+    Return the most tokens of a rank for which `dispatch` sorts the pairs: the largest edge of the
+    selector for which a CTA has enough threads; 0 if none has.
+    """
+    edges = (problem.with_mean(edge) for edge in edges_of(problem, arch))
+    return max((each.m for each in edges if each.most_in_a_cta <= MOST_SORTED), default=0)
+
+
+def sorts_on_arrival(
+    config: MoEConfig,
+    weights: ExpertWeights,
+    ranks: int,
+    room: int,
+    *,
+    can_mask: bool,
+    form: Format,
+) -> Local | None:
+    """
+    Return the experts and the kernel by which `dispatch` sorts the pairs of `room` tokens of each
+    rank; None if another launch sorts.
+    """
+    session = current.get()
+    arch = devices.find(weights.device, session, "w13").arch
+    problem = sorted_problem(config, ranks, arch, can_mask=can_mask, form=form)
+    if problem is None or room > sorted_tokens(problem, arch):
+        return None
+    try:
+        chosen = session.select(problem.with_mean(room), arch).config
+    except UnsupportedConfig:  # which the launch without sorting says
+        return None
+    if not may_be_asked_for(chosen, arch):
+        return None
+    return Local(config.first_expert, config.groups, chosen)
 
 
 def joined_tokens(config: MoEConfig) -> int:

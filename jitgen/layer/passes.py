@@ -29,10 +29,11 @@ from jitgen.config import Numerics
 from jitgen.config.format import Format
 from jitgen.layer.call import require_workspace, run
 from jitgen.layer.chain import Chain
+from jitgen.layer.early import sorts_on_arrival
 from jitgen.layer.problems import sent_as
 from jitgen.layer.workspace import Buffers, Lease, Workspace
 from jitgen.ops import tensors as common
-from jitgen.ops.dispatch.call import Tokens
+from jitgen.ops.dispatch.call import Local, Tokens
 from jitgen.parallel import Wire
 from jitgen.parallel.wire import Slot
 from jitgen.runtime.session import current, sparing
@@ -75,6 +76,8 @@ class Passes:
         workspace: Memory between launches.
         room: Largest number of tokens of a rank in a pass.
         form: Format in which tokens are sent.
+        local: The experts and the kernel of the launch that sends tokens and sorts the pairs, in
+            passes that run in turn; None: another launch sorts.
     """
 
     chain: Chain
@@ -86,6 +89,7 @@ class Passes:
     workspace: Workspace | None
     room: int
     form: Format
+    local: Local | None
 
     def in_turn(self, count: int) -> list[Tensor]:
         """Run passes one after the other; return their results."""
@@ -135,7 +139,8 @@ class Passes:
         x, ids, weights = (
             each[part].contiguous() for each in (self.x, self.ids, self.topk_weights)
         )
-        return self.wire.dispatch(x, ids, weights, self.room, self.form, slot)
+        local = self.local if slot is None else None
+        return self.wire.dispatch(x, ids, weights, self.room, self.form, slot, local)
 
     @contextmanager
     def multiplied(
@@ -151,13 +156,16 @@ class Passes:
         is_invariant = chain.config.numerics is Numerics.INVARIANT
         if not is_invariant and not is_quantised:
             given = received.x, received.topk_weights, received.topk_ids
-            yield _Rows(run(chain, *given, workspace=self.workspace), (), added)
+            more = {"workspace": self.workspace, "sorting": received.order}
+            yield _Rows(run(chain, *given, **more), (), added)  # type: ignore[arg-type]
             return
         count = len(received.x)
         # an exchange reads rows of experts beside the next products; sums have their own memory
         with self._buffers(count, keeps_y=not (is_beside and is_invariant)) as into:
-            ranked = chain.for_tokens(count, is_sorted=is_quantised)
-            y, pairs = ranked.expert_rows(received.x, received.topk_ids, into, scale=received.scale)
+            order, is_sorted = received.order, is_quantised or received.order is not None
+            ranked = chain.for_tokens(count, is_sorted=is_sorted)
+            given = received.x, received.topk_ids, into, order
+            y, pairs = ranked.expert_rows(*given, scale=received.scale)
             if not is_invariant:
                 yield _Rows(ranked.combine(y, pairs, received.topk_weights), (), added)
                 return
@@ -257,6 +265,11 @@ def run_in_passes(
         # rows of all ranks are not divided any more
         most = max(1, min(most, chain.config.chunk_tokens // wire.ranks))
     count = -(-every // most)
+    room, flags_from = -(-every // max(1, count)), wire.flags_from
+    local = None
+    if chain.starts_early and chain.may_join and (flags_from is None or room < flags_from):
+        kind = {"can_mask": wire.can_mask, "form": form}
+        local = sorts_on_arrival(chain.config, chain.weights, wire.ranks, room, **kind)
     if out is None and count != 1:
         out = x.new_empty(x.shape)
     passes = Passes(
@@ -267,8 +280,9 @@ def run_in_passes(
         ids=common.short_ids(topk_ids).contiguous(),
         added=(shared, shared_weights, out),
         workspace=workspace,
-        room=-(-every // max(1, count)),
+        room=room,
         form=form,
+        local=local,
     )
     if count > 1 and wire.micro_batches > 1:
         passes.overlapping(count)

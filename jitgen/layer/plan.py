@@ -14,7 +14,7 @@ from jitgen.config import Arch
 from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
-from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows
+from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows, sorted_tokens
 from jitgen.layer.lora import ExpertLora, activation_problem, needs_activation
 from jitgen.layer.lora import problems as of_lora
 from jitgen.layer.one_launch import in_plan, most_tokens
@@ -27,6 +27,7 @@ from jitgen.layer.problems import (
     of_rows,
     of_tokens,
     sent_as,
+    sorted_problem,
 )
 from jitgen.layer.weights import require_trained
 from jitgen.plans.plan import Plan
@@ -112,6 +113,7 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
         + tuple(_at_once(chain, tokens, target(arch)))
         + tuple(_masked(chain, masked))
         + tuple(_of_ranks(chain, max_tokens, num_ranks, flags_from, of_wire))
+        + tuple(_sorted(chain, max_tokens, num_ranks, flags_from, target(arch), of_wire))
         + tuple(_copied(chain, tokens, num_ranks, form))
         + tuple(_of_lora(chain, tokens, lora)),
     )
@@ -156,6 +158,25 @@ def _of_ranks(
     if few < max_tokens:
         for problem in between_ranks(chain.config, num_ranks, by_flags=True, **of_wire):
             yield Sweep(problem=problem, min_rows=few + 1, max_rows=max_tokens)
+
+
+def _sorted(
+    chain: Chain,
+    max_tokens: int | None,
+    num_ranks: int | None,
+    flags_from: int | None,
+    arch: Arch,
+    of_wire: Mapping[str, Any],
+) -> Iterator[Sweep]:
+    """Yield the problem of sending few tokens to ranks that sort their pairs in the same launch."""
+    if num_ranks is None or max_tokens is None or not chain.starts_early or not chain.may_join:
+        return
+    problem = sorted_problem(chain.config, num_ranks, arch, **of_wire)
+    if problem is not None:
+        most = max_tokens if flags_from is None else min(max_tokens, flags_from - 1)
+        most = min(most, sorted_tokens(problem, arch))
+        if most:
+            yield Sweep(problem=problem, min_rows=1, max_rows=most)
 
 
 def _copied(chain: Chain, tokens: int, num_ranks: int | None, form: Format) -> Iterator[Sweep]:

@@ -92,6 +92,32 @@ def between_ranks(
     yield from (sums, shared, replace(shared, is_weighted=True))
 
 
+def sorted_problem(
+    config: MoEConfig,
+    num_ranks: int,
+    arch: Arch,
+    *,
+    can_mask: bool,
+    form: Format = Format.NONE,
+) -> DispatchProblem | None:
+    """
+    Return the problem of the launch that sends the tokens of ranks and sorts the pairs that come,
+    with one token of each rank; None if another launch sorts: on all targets except the one where
+    launches before the first product were measured.
+    """
+    if not joins(arch):
+        return None
+    return DispatchProblem(
+        m=1,
+        k=config.hidden,
+        top_k=config.top_k,
+        ranks=num_ranks,
+        format=form,
+        can_mask=can_mask,
+        experts=config.groups,
+    )
+
+
 def joined_problem(
     config: MoEConfig, weights: ExpertWeights, arch: Arch
 ) -> PermuteQuantizeProblem | None:

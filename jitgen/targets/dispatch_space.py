@@ -13,7 +13,7 @@ from jitgen.targets.sums import SumOrder
 
 SUMS = SumOrder(
     words="nothing: tokens are copied, and scales are maxima",
-    free=("format", "can_mask", "by_flags", "tiling"),
+    free=("format", "can_mask", "by_flags", "sorts", "tiling"),
 )
 
 _COLUMNS = 16
@@ -40,9 +40,37 @@ def check_flags(config: DispatchConfig | CombineRanksConfig) -> None:
     )
 
 
-def legal_flags(config: DispatchConfig) -> DispatchConfig:
-    """Return `config`, made legal: without flags where ranks can be masked."""
-    return replace(config, by_flags=config.by_flags and not config.can_mask)
+def check_kind(config: DispatchConfig) -> None:
+    """
+    Refuse flags where ranks can be masked, and kernels with flags that sort.
+
+    Raises:
+        Refusal: They are asked for (``E_FLAGS``, ``E_SORTS``).
+    """
+    check_flags(config)
+    refuse_unless(
+        not (config.sorts and config.by_flags),
+        "E_SORTS",
+        "sorts is for few tokens, and by_flags for many: leave out one of them",
+    )
+
+
+def legal_kind(config: DispatchConfig) -> DispatchConfig:
+    """Return `config`, made legal: without flags where ranks can be masked, or pairs are sorted."""
+    return replace(config, by_flags=config.by_flags and not (config.can_mask or config.sorts))
+
+
+def refuse_gpu_kinds(config: DispatchConfig) -> None:
+    """
+    Refuse flags and sorting on a CPU.
+
+    Raises:
+        Refusal: They are asked for (``E_FLAGS``, ``E_SORTS``).
+    """
+    refuse_flags(config)
+    refuse_unless(
+        not config.sorts, "E_SORTS", "sorts is for GPUs: on a cpu sort_pairs takes no launch"
+    )
 
 
 def refuse_flags(config: DispatchConfig | CombineRanksConfig) -> None:

@@ -28,12 +28,14 @@ from jitgen.config.format import Format
 from jitgen.emulator import Artifact, Launch
 from jitgen.errors import Deadlock, MachineFault
 from jitgen.ops.dispatch import reference, rounds
+from jitgen.ops.route.reference import sort_pairs
 from jitgen.verify import DeviceCall, OnDevices, Window
 from jitgen.verify.artifacts import compiled
 from jitgen.verify.emulation import emulate
 
 ROUNDS = 3
 TOP_K = 2
+EXPERTS = 2  # of each device
 WRONG = "wrong result"
 
 _NEXT = """
@@ -182,6 +184,19 @@ def _edited(config: Config, arch: Arch, old: str, new: str) -> Artifact:
     return compiled(replace(source, text=source.text.replace(old, new) if old else source.text))
 
 
+def new_order(rows: int) -> dict[str, Tensor]:
+    """Return memory for the order of the pairs of `rows` tokens by the experts of a device."""
+    shapes = {"offs": (EXPERTS,), "permutation": (rows * TOP_K,), "inverse": (rows, TOP_K)}
+    return {name: torch.full(shape, -77, dtype=torch.int32) for name, shape in shapes.items()}
+
+
+def is_order(ids: Tensor, order: Mapping[str, Tensor], first: int) -> bool:
+    """Say whether an order is that of the pairs of `ids` by the experts from `first` on."""
+    local = {"first_expert": first, "local_experts": EXPERTS}
+    wanted = sort_pairs(ids, experts=first + EXPERTS, **local)
+    return all(map(torch.equal, order.values(), wanted))
+
+
 class Layer:
     """
     A layer on some devices, that has not run.
@@ -240,6 +255,7 @@ class Layer:
         self.calls: list[DeviceCall] = []
         self.checks: list[tuple[str, Tensor, Tensor]] = []
         self.results: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        self.orders: list[tuple[Tensor, dict[str, Tensor], int]] = []
         chance = torch.Generator().manual_seed(0)
         self.ids = [
             torch.rand(count, 2 * self.ranks, generator=chance).argsort(-1)[:, :TOP_K].int()
@@ -301,6 +317,11 @@ class Layer:
                     launch=Launch(grid=(1, 1, 1), block=(128, 1, 1)),
                 )
             )
+        order: dict[str, Any] = {}
+        if kernels.dispatch.sorts:
+            order = new_order(rows)
+            self.orders.append((received["out_ids"], dict(order), EXPERTS * rank))
+            order["first_expert"] = EXPERTS * rank
         self._call(
             rank,
             kernels.dispatch,
@@ -310,6 +331,7 @@ class Layer:
                 "topk_weights": self.weights[rank],
                 **links[0],
                 **received,
+                **order,
             },
         )
         ids, weights, expected = self._received()
@@ -386,16 +408,21 @@ class Layer:
         ranks can be masked, a result has the share of each rank that is not, and none of one that
         was before the last round.
         """
+        unsorted = [f"order of {rank}" for rank, of in enumerate(self.orders) if not is_order(*of)]
         if self.can_mask:
             found = self.masked()
-            wrong = [f"out of {rank}" for rank in range(self.ranks) if not self._is_told(rank)]
+            wrong = unsorted + [
+                f"out of {rank}" for rank in range(self.ranks) if not self._is_told(rank)
+            ]
             wrong += [f"rows of {rank}" for rank in range(self.ranks) if not self._has_rows(rank)]
             is_expected = self.expected is None or found == [*self.expected]
             return wrong if is_expected else [*wrong, f"masked: {found}"]
         differ = [name for name, found, wanted in self.checks if not torch.equal(found, wanted)]
-        return differ + [
-            f"late: {rounds.late(state)}" for state in self.states if rounds.late(state)
-        ]
+        return (
+            unsorted
+            + differ
+            + [f"late: {rounds.late(state)}" for state in self.states if rounds.late(state)]
+        )
 
     def masked(self) -> list[dict[int, Whom]]:
         """Return whom each device has masked, by their numbers."""
