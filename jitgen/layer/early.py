@@ -191,8 +191,8 @@ def sorts_on_arrival(
     form: Format,
 ) -> Local | None:
     """
-    Return the experts and the kernel by which `dispatch` sorts the pairs of `room` tokens of each
-    rank; None if another launch sorts.
+    Return the experts by which `dispatch` sorts the pairs of `room` tokens of each rank; None if
+    another launch sorts.
     """
     session = current.get()
     arch = devices.find(weights.device, session, "w13").arch
@@ -205,7 +205,7 @@ def sorts_on_arrival(
         return None
     if not may_be_asked_for(chosen, arch):
         return None
-    return Local(config.first_expert, config.groups, chosen)
+    return Local(config.first_expert, config.groups)
 
 
 def joined_tokens(config: MoEConfig) -> int:

@@ -76,8 +76,8 @@ class Passes:
         workspace: Memory between launches.
         room: Largest number of tokens of a rank in a pass.
         form: Format in which tokens are sent.
-        local: The experts and the kernel of the launch that sends tokens and sorts the pairs, in
-            passes that run in turn; None: another launch sorts.
+        local: The experts by which the launch that sends tokens also sorts the pairs, in passes
+            that run in turn; None: another launch sorts.
     """
 
     chain: Chain
@@ -268,8 +268,8 @@ def run_in_passes(
     room, flags_from = -(-every // max(1, count)), wire.flags_from
     local = None
     if chain.starts_early and chain.may_join and (flags_from is None or room < flags_from):
-        kind = {"can_mask": wire.can_mask, "form": form}
-        local = sorts_on_arrival(chain.config, chain.weights, wire.ranks, room, **kind)
+        of_chain, can_mask = (chain.config, chain.weights), wire.can_mask
+        local = sorts_on_arrival(*of_chain, wire.ranks, room, can_mask=can_mask, form=form)
     if out is None and count != 1:
         out = x.new_empty(x.shape)
     passes = Passes(

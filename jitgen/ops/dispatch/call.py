@@ -70,12 +70,10 @@ class Local(NamedTuple):
     Attributes:
         first_expert: Number of the first one.
         experts: How many they are.
-        config: The kernel.
     """
 
     first_expert: int
     experts: int
-    config: DispatchConfig
 
 
 def dispatch(  # noqa: PLR0913  # each is one thing to say
@@ -112,8 +110,8 @@ def dispatch(  # noqa: PLR0913  # each is one thing to say
         form: Format in which tokens are sent: ``none``, ``block128`` or ``row``.
         config: A config to use instead of the selector's.
         is_beside: Whether products run at the same time, to which the kernel leaves most SMs.
-        local: Experts of this rank, if the launch sorts the pairs, too, by the kernel that `local`
-            has; on a GPU, for at most as many pairs and experts as its CTAs have threads.
+        local: Experts of this rank, if the launch sorts the pairs, too: on a GPU, for at most as
+            many pairs and experts as a CTA has threads.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was
@@ -142,7 +140,6 @@ def dispatch(  # noqa: PLR0913  # each is one thing to say
             by_flags=link.by_flags,
             experts=0 if local is None else local.experts,
         )
-        config = config if local is None else local.config
         if config is not None:
             explicit_config(config, DispatchConfig, device.arch)
             require_kind(config, link, form)

@@ -165,12 +165,12 @@ def make(
     link = link_of(travelling, state, can_mask=config.can_mask)
     if sizes.ranks == 1:  # which sends nothing
         travelling = link.inbox.clone()
-    names, numbers = [*_NAMES[: len(wanted.tensors)]], ()
+    names, numbers = [*_NAMES[: len(wanted.tensors)]], list[int]()
     if config.sorts:
         local = config.tiling.threads - 1
         order = sort_pairs(wanted.topk_ids, experts=300, first_expert=_FIRST, local_experts=local)
         wanted = wanted._replace(order=order)
-        names, numbers = [*names, *Sorting._fields], (_FIRST,)
+        names, numbers = [*names, *Sorting._fields], [_FIRST]
     found = tuple(untouched(torch.empty_like(each)) for each in wanted.tensors)
     return Solved(
         tensors=(*own[:3], *link.tensors, *found, *numbers),
