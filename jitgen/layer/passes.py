@@ -164,8 +164,8 @@ class Passes:
         with self._buffers(count, keeps_y=not (is_beside and is_invariant)) as into:
             order, is_sorted = received.order, is_quantised or received.order is not None
             ranked = chain.for_tokens(count, is_sorted=is_sorted)
-            given = received.x, received.topk_ids, into, order
-            y, pairs = ranked.expert_rows(*given, scale=received.scale)
+            rows = received.x, received.topk_ids, into, order
+            y, pairs = ranked.expert_rows(*rows, scale=received.scale)
             if not is_invariant:
                 yield _Rows(ranked.combine(y, pairs, received.topk_weights), (), added)
                 return
