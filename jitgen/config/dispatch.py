@@ -64,6 +64,8 @@ class DispatchConfig(TiledConfig):
             the round beside each word: half the bytes, for many tokens.
         sorts: Whether the kernel also sorts the pairs of tokens and experts, as `route` does: for
             as many pairs and local experts as a CTA has threads.
+        leaves: Whether a kernel that sorts leaves the rows of tokens in the inbox, for
+            `permute_quantize` to take them.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -79,6 +81,7 @@ class DispatchConfig(TiledConfig):
     can_mask: bool = of(bool, default=False, word="mask")
     by_flags: bool = of(bool, default=False, word="flags")
     sorts: bool = of(bool, default=False, word="sorts")
+    leaves: bool = of(bool, default=False, word="leaves")
     tiling: Tiling = of(Tiling, default=Tiling())
 
     @property
@@ -92,7 +95,8 @@ class DispatchConfig(TiledConfig):
         link = ("inbox", "peers", "state", *(("notes",) if self.can_mask else ()))
         scales = ("out_scale",) if self.format.has_own_scales else ()
         order = ("offs", "permutation", "inverse") if self.sorts else ()
-        received = ("out_x", "out_ids", "out_weights", *scales)
+        x = () if self.leaves else ("out_x",)
+        received = (*x, "out_ids", "out_weights", *scales)
         return ("x", "topk_ids", "topk_weights", *link, *received, *order)
 
 
@@ -110,6 +114,7 @@ class DispatchProblem(UngroupedTokens):
         can_mask: Whether a rank that is late is left out from then on.
         by_flags: Whether flags say that data has come.
         experts: Experts of this rank, by which the kernel sorts the pairs; 0: it does not.
+        leaves: Whether a kernel that sorts leaves the rows of tokens in the inbox.
     """
 
     op: ClassVar[str] = "dispatch"
@@ -121,6 +126,7 @@ class DispatchProblem(UngroupedTokens):
     can_mask: bool = of(bool, default=False)
     by_flags: bool = of(bool, default=False)
     experts: int = of(int, default=0, least=0, most=MAX_SIZE)
+    leaves: bool = of(bool, default=False)
 
     @property
     def sorts(self) -> bool:
@@ -150,6 +156,7 @@ class DispatchProblem(UngroupedTokens):
         """Text for errors that says which types and formats the problem has."""
         form = f", sent as {self.format}" * (self.format is not Format.NONE)
         form += ", by flags" * self.by_flags + ", with sorted pairs" * self.sorts
+        form += ", which stay in the inbox" * self.leaves
         return f"bf16 tokens{form}" + ", from ranks that can be masked" * self.can_mask
 
     @property
@@ -157,12 +164,13 @@ class DispatchProblem(UngroupedTokens):
         """Name of the problem that is readable and valid as a file name."""
         word = f"_{self.format}" * (self.format is not Format.NONE) + "_mask" * self.can_mask
         word += "_flags" * self.by_flags + f"_e{self.experts}" * self.sorts
+        word += "_leaves" * self.leaves
         return f"dispatch_m{self.m}_k{self.k}_top{self.top_k}_ranks{self.ranks}{word}"
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Sort key of problems: format, flags, local experts, columns, top_k, ranks, rows."""
-        kind = (self.format, self.can_mask, self.by_flags, self.experts)
+        kind = (self.format, self.can_mask, self.by_flags, self.experts, self.leaves)
         return (*kind, self.k, self.top_k, self.ranks, self.m)
 
 

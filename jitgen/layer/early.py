@@ -7,6 +7,7 @@ with few tokens faster, in which memory is idle longer between launches than dur
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -20,7 +21,13 @@ from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.layer import lora as adapters
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.lora import ExpertLora
-from jitgen.layer.problems import joined_problem, of_rows, of_tokens, sorted_problem
+from jitgen.layer.problems import (
+    joined_problem,
+    of_rows,
+    of_tokens,
+    sorted_problem,
+    taken_problem,
+)
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.ops.dispatch.call import Local
 from jitgen.runtime import devices
@@ -194,18 +201,26 @@ def sorts_on_arrival(
     Return the experts by which `dispatch` sorts the pairs of `room` tokens of each rank; None if
     another launch sorts.
     """
-    session = current.get()
-    arch = devices.find(weights.device, session, "w13").arch
-    problem = sorted_problem(config, ranks, arch, can_mask=can_mask, form=form)
+    arch = devices.find(weights.device, current.get(), "w13").arch
+    problem = sorted_problem(config, weights, ranks, arch, can_mask=can_mask, form=form)
     if problem is None or room > sorted_tokens(problem, arch):
         return None
-    try:
-        chosen = session.select(problem.with_mean(room), arch).config
-    except UnsupportedConfig:  # which the launch without sorting says
-        return None
-    if not may_be_asked_for(chosen, arch):
+    taken = taken_problem(config, weights) if problem.leaves else None
+    if taken is not None and ranks * room <= config.chunk_tokens:
+        both = problem.with_mean(room), taken.with_mean(ranks * room)
+        if all(_is_there(each, arch) for each in both):
+            return Local(config.first_expert, config.groups, leaves=True)
+    if not _is_there(replace(problem, leaves=False).with_mean(room), arch):
         return None
     return Local(config.first_expert, config.groups)
+
+
+def _is_there(problem: Any, arch: Arch) -> bool:
+    """Say whether there is a kernel for a problem, which calls may use."""
+    try:
+        return may_be_asked_for(current.get().select(problem, arch).config, arch)
+    except UnsupportedConfig:  # another launch is used
+        return False
 
 
 def joined_tokens(config: MoEConfig) -> int:

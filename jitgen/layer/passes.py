@@ -154,18 +154,18 @@ class Passes:
         shared, shared_weights, out = (None if each is None else each[part] for each in self.added)
         added, is_quantised = (shared, shared_weights, out), received.scale is not None
         is_invariant = chain.config.numerics is Numerics.INVARIANT
-        if not is_invariant and not is_quantised:
+        if not is_invariant and not is_quantised and received.link is None:
             given = received.x, received.topk_weights, received.topk_ids
             more = {"workspace": self.workspace, "sorting": received.order}
             yield _Rows(run(chain, *given, **more), (), added)  # type: ignore[arg-type]
             return
-        count = len(received.x)
+        count = len(received.topk_ids)
         # an exchange reads rows of experts beside the next products; sums have their own memory
         with self._buffers(count, keeps_y=not (is_beside and is_invariant)) as into:
             order, is_sorted = received.order, is_quantised or received.order is not None
             ranked = chain.for_tokens(count, is_sorted=is_sorted)
             rows = received.x, received.topk_ids, into, order
-            y, pairs = ranked.expert_rows(*rows, scale=received.scale)
+            y, pairs = ranked.expert_rows(*rows, scale=received.scale, link=received.link)
             if not is_invariant:
                 yield _Rows(ranked.combine(y, pairs, received.topk_weights), (), added)
                 return

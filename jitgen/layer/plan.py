@@ -28,6 +28,7 @@ from jitgen.layer.problems import (
     of_tokens,
     sent_as,
     sorted_problem,
+    taken_problem,
 )
 from jitgen.layer.weights import require_trained
 from jitgen.plans.plan import Plan
@@ -171,12 +172,19 @@ def _sorted(
     """Yield the problem of sending few tokens to ranks that sort their pairs in the same launch."""
     if num_ranks is None or max_tokens is None or not chain.starts_early or not chain.may_join:
         return
-    problem = sorted_problem(chain.config, num_ranks, arch, **of_wire)
-    if problem is not None:
-        most = max_tokens if flags_from is None else min(max_tokens, flags_from - 1)
-        most = min(most, sorted_tokens(problem, arch))
-        if most:
-            yield Sweep(problem=problem, min_rows=1, max_rows=most)
+    problem = sorted_problem(chain.config, chain.weights, num_ranks, arch, **of_wire)
+    if problem is None:
+        return
+    most = max_tokens if flags_from is None else min(max_tokens, flags_from - 1)
+    most = min(most, sorted_tokens(problem, arch))
+    left = min(most, chain.config.chunk_tokens // num_ranks) if problem.leaves else 0
+    taken = taken_problem(chain.config, chain.weights)
+    if left and taken is not None:
+        yield Sweep(problem=problem, min_rows=1, max_rows=left)
+        yield Sweep(problem=taken, min_rows=num_ranks, max_rows=num_ranks * left)
+    if left < most:
+        problem = replace(problem, m=left + 1, leaves=False)
+        yield Sweep(problem=problem, min_rows=left + 1, max_rows=most)
 
 
 def _copied(chain: Chain, tokens: int, num_ranks: int | None, form: Format) -> Iterator[Sweep]:

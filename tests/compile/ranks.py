@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 
 from jitgen.codegen.render import render
-from jitgen.config import Arch, Config
+from jitgen.config import Arch, Config, Layout
 from jitgen.config.combine import CombineConfig
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import DispatchConfig, scale_shape, vectors_of
 from jitgen.config.format import Format
+from jitgen.config.permute_quantize import PermuteQuantizeConfig, Tiling, Walk
 from jitgen.emulator import Artifact, Launch
 from jitgen.errors import Deadlock, MachineFault
 from jitgen.ops.dispatch import reference, rounds
@@ -36,6 +37,14 @@ from jitgen.verify.emulation import emulate
 ROUNDS = 3
 TOP_K = 2
 EXPERTS = 2  # of each device
+TAKE = PermuteQuantizeConfig(
+    layout=Layout.RAGGED,
+    format=Format.NONE,
+    walk=Walk.TAKE,
+    tiling=Tiling(threads=64, ctas_per_sm=12),
+)
+"""The kernel that takes rows which `dispatch` leaves in the inbox."""
+
 WRONG = "wrong result"
 
 _NEXT = """
@@ -317,29 +326,14 @@ class Layer:
                     launch=Launch(grid=(1, 1, 1), block=(128, 1, 1)),
                 )
             )
-        order: dict[str, Any] = {}
-        if kernels.dispatch.sorts:
-            order = new_order(rows)
-            self.orders.append((received["out_ids"], dict(order), EXPERTS * rank))
-            order["first_expert"] = EXPERTS * rank
-        self._call(
-            rank,
-            kernels.dispatch,
-            {
-                "x": x,
-                "topk_ids": self.ids[rank],
-                "topk_weights": self.weights[rank],
-                **links[0],
-                **received,
-                **order,
-            },
-        )
+        order = self._dispatch(rank, x, links[0], received)
         ids, weights, expected = self._received()
         row = torch.arange(rows, dtype=torch.int32)[:, None]
         if self.of_experts:  # the second expert of a token gives the next one
             row = (row + torch.arange(TOP_K, dtype=torch.int32)) % rows
         inverse = row.where((ids // 2 == rank) & (ids >= 0), -1).int().contiguous()
         rows_of = {"y": values, "inverse": inverse}
+        rows_of = self._taken(rank, order, links[0]["inbox"], hidden) or rows_of
         if self.of_experts:
             weights_of = {"topk_weights": self.weights[rank]}
             self._call(
@@ -353,10 +347,11 @@ class Layer:
         self.results.append((values, *tokens, out))
         if self.can_mask:
             return
+        if not kernels.dispatch.leaves:
+            self.checks.append((f"out_x of {rank}", values.view(torch.int16), expected))
         self.checks += [
             (f"out_ids of {rank}", received["out_ids"], ids),
             (f"out_weights of {rank}", received["out_weights"], weights),
-            (f"out_x of {rank}", values.view(torch.int16), expected),
             (f"out of {rank}", out.view(torch.int16), self._sums(rank, expected)),
         ]
         if self.form is not Format.NONE:
@@ -364,6 +359,35 @@ class Layer:
             for source, each in enumerate(self.scales):
                 scales[source * self.room :][: len(each)] = each
             self.checks.append((f"out_scale of {rank}", received["out_scale"], scales))
+
+    def _dispatch(
+        self, rank: int, x: Tensor, link: Mapping[str, Tensor], received: dict[str, Tensor]
+    ) -> dict[str, Any]:
+        """Add the call of `dispatch` of a device; return what else it has if it sorts."""
+        order: dict[str, Any] = {}
+        if self.kernels.dispatch.leaves:
+            del received["out_x"]
+        if self.kernels.dispatch.sorts:
+            order = new_order(self.ranks * self.room)
+            self.orders.append((received["out_ids"], dict(order), EXPERTS * rank))
+            order["first_expert"] = EXPERTS * rank
+        given = {"x": x, "topk_ids": self.ids[rank], "topk_weights": self.weights[rank]}
+        self._call(rank, self.kernels.dispatch, {**given, **link, **received, **order})
+        return order
+
+    def _taken(
+        self, rank: int, order: Mapping[str, Tensor], inbox: Tensor, hidden: int
+    ) -> dict[str, Tensor]:
+        """
+        Add the call that takes tokens, if `dispatch` leaves them; return a row for each pair, as a
+        layer has them.
+        """
+        if not self.kernels.dispatch.leaves:
+            return {}
+        rows = {"inverse": order["inverse"]}
+        y = torch.zeros(rows["inverse"].numel(), hidden, dtype=torch.bfloat16)
+        self._call(rank, TAKE, {"inbox": inbox, "state": self.states[rank], **rows, "q": y})
+        return {"y": y, **rows}
 
     def _sums(self, rank: int, x: Tensor) -> Tensor:
         """

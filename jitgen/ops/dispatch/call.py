@@ -40,7 +40,7 @@ class Tokens(NamedTuple):
 
     Attributes:
         x: (ranks * room, H) bfloat16, or float8_e4m3fn with `scale`; rows without a token are
-            zeros.
+            zeros. (0, H) if the rows are still in the inbox of `link`.
         topk_ids: (ranks * room, top_k) int32; -1 in rows without a token.
         topk_weights: (ranks * room, top_k) float32; 0 in rows without a token.
         scale: Scales of tokens that were quantised before they were sent, float32, contiguous:
@@ -48,6 +48,8 @@ class Tokens(NamedTuple):
             4 above H / 128; None: they were not.
         order: The order of the pairs by local expert, as `jitgen.sort_pairs` returns it; None: they
             are not sorted.
+        link: The connection in whose inbox the rows are, for
+            `jitgen.ops.permute_quantize.taking.take_rows`; None: they are in `x`.
     """
 
     x: Tensor
@@ -55,11 +57,13 @@ class Tokens(NamedTuple):
     topk_weights: Tensor
     scale: Tensor | None = None
     order: Sorting | None = None
+    link: Link | None = None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that are not None, in the order in which kernels take them."""
-        every = (*self[:4], *(self.order or ()))
+        """The tensors that a kernel writes, in the order in which it takes them."""
+        x = self.x if self.link is None else None
+        every = (x, self.topk_ids, self.topk_weights, self.scale, *(self.order or ()))
         return tuple(each for each in every if each is not None)
 
 
@@ -70,10 +74,12 @@ class Local(NamedTuple):
     Attributes:
         first_expert: Number of the first one.
         experts: How many they are.
+        leaves: Whether rows of tokens stay in the inbox.
     """
 
     first_expert: int
     experts: int
+    leaves: bool = False
 
 
 def dispatch(  # noqa: PLR0913  # each is one thing to say
@@ -139,6 +145,7 @@ def dispatch(  # noqa: PLR0913  # each is one thing to say
             can_mask=link.can_mask,
             by_flags=link.by_flags,
             experts=0 if local is None else local.experts,
+            leaves=local is not None and local.leaves,
         )
         if config is not None:
             explicit_config(config, DispatchConfig, device.arch)
@@ -150,6 +157,8 @@ def dispatch(  # noqa: PLR0913  # each is one thing to say
         if local is not None:
             order = _new_order(received.topk_ids, local.experts)
             received, numbers = received._replace(order=order), (local.first_expert,)
+            if local.leaves:
+                received = received._replace(x=received.x[:0], link=link)
         tensors = (x, topk_ids, topk_weights, *link.tensors, *received.tensors)
         exchange(launch, (*tensors, *numbers), device, link, is_beside=is_beside)
         return received
@@ -202,10 +211,15 @@ def check_direct(config: DispatchConfig, arch: Arch, arguments: tuple[object, ..
     out = Tokens(*(found.get(f"out_{name}") for name in ("x", "ids", "weights", "scale")))  # type: ignore[arg-type]
     if config.sorts:
         check_order(found, config)
+    results = [("out_x", out.x, x), ("out_ids", out.topk_ids, ids)]
+    if config.leaves:
+        results = results[1:]
+        common.require("out_ids", out.topk_ids, [torch.int32], rank=(2, "(T, top_k)"))
+        out = out._replace(x=x.new_empty(len(out.topk_ids), x.shape[1]))
     check_received(out, config.format, x.shape[1])
     vectors = vectors_of(x.shape[1], ids.shape[1], config.format)
-    room_of("out_x", out.x, link, len(x), vectors)
-    for name, mine, wanted in (("out_x", out.x, x), ("out_ids", out.topk_ids, ids)):
+    room_of(results[0][0], out.topk_ids, link, len(x), vectors)
+    for name, mine, wanted in results:
         if mine.shape[1] != wanted.shape[1]:
             shape = f"{wanted.shape[1]} columns, as what is sent"
             raise InputError(name, f"must have {shape} (got {mine.shape[1]})")

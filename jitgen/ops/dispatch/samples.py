@@ -171,6 +171,9 @@ def make(
         order = sort_pairs(wanted.topk_ids, experts=300, first_expert=_FIRST, local_experts=local)
         wanted = wanted._replace(order=order)
         names, numbers = [*names, *Sorting._fields], [_FIRST]
+    if config.leaves:  # its own, too
+        travelling = reference.tagged(sent, ROUND).view(sizes.ranks, -1, 4)
+        names, wanted = names[1:], wanted._replace(link=link)
     found = tuple(untouched(torch.empty_like(each)) for each in wanted.tensors)
     return Solved(
         tensors=(*own[:3], *link.tensors, *found, *numbers),

@@ -144,8 +144,10 @@ def require_kind(config: DispatchConfig, link: Link, form: Format) -> None:
 
 def require_room_to_sort(config: DispatchConfig, problem: DispatchProblem) -> None:
     """Require a config that sorts pairs if and only if the call does, with enough threads."""
-    if config.sorts != problem.sorts:
-        raise InputError("config", f"must have sorts={problem.sorts} here (got {config.sorts})")
+    for name in ("sorts", "leaves"):
+        have, wanted = getattr(config, name), getattr(problem, name)
+        if have != wanted:
+            raise InputError("config", f"must have {name}={wanted} here (got {have})")
     threads, needed = config.tiling.threads, problem.most_in_a_cta
     if threads < needed:
         raise InputError(

@@ -31,7 +31,7 @@ class Dispatch(CpuTiledRules[DispatchConfig, DispatchProblem]):
 
     def legal_kind(self, config: DispatchConfig) -> DispatchConfig:
         """Return `config` without flags and sorting."""
-        return replace(config, by_flags=False, sorts=False)
+        return replace(config, by_flags=False, sorts=False, leaves=False)
 
     def scratch_bytes(self, config: DispatchConfig) -> int:
         """Return the bytes of a block of values that is quantised, as bits and as float32."""
