@@ -130,6 +130,7 @@ class Mistake:
         form: Format in which tokens travel.
         by_flags: Whether flags say that data has come.
         sorts: Whether `dispatch` sorts the pairs.
+        leaves: Whether it leaves rows in the inbox.
         replays: Number of rounds.
         most_devices: Most devices: on more it is no mistake, or the emulator takes minutes.
     """
@@ -148,6 +149,7 @@ class Mistake:
     form: str = "none"
     by_flags: bool = False
     sorts: bool = False
+    leaves: bool = False
     replays: int = ROUNDS
     most_devices: int = 8
 
@@ -162,7 +164,7 @@ class Mistake:
         edits = {op: (self.old, self.new)}
         if self.scenario is None:
             counts = of_devices(self.counts, devices or len(self.counts))
-            kind = {"by_flags": self.by_flags, "sorts": self.sorts}
+            kind = {"by_flags": self.by_flags, "sorts": self.sorts, "leaves": self.leaves}
             first = DispatchConfig(format=Format(self.form), **kind)
             second = CombineRanksConfig(of_experts=self.of_experts, by_flags=self.by_flags)
             kernels = Kernels(first, second, edits=edits, pauses=self.pauses)

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in `dispatch` that sorts the pairs of tokens and experts."""
+"""
+Mistakes in `dispatch` that sorts the pairs of tokens and experts, and in the kernel that takes rows
+which it leaves in the inbox.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tests.compile.mistakes import (
+    _COMBINE,
     _DISPATCH,
     _FOUR,
     _HANGS,
@@ -120,3 +124,55 @@ SORT_MISTAKES = [
     Mistake("one masked waits once more", "is_waiting = not is_masked(wait, source)",
             "is_waiting = wait.number > 0", _WRONG, **_LATE),
 ]  # fmt: skip
+
+_LEAVES: dict[str, Any] = {"ops": _DISPATCH, "sorts": True, "leaves": True}
+_TAKES: dict[str, Any] = {**_LEAVES, "ops": ("permute_quantize",)}
+_AWAITS: dict[str, Any] = {**_TAKES, "pauses": 1, "counts": (6, 6)}  # rows come after experts
+_AGAIN = "        while is_waiting:\n            found = load_elements"
+
+LEFT_MISTAKES = [
+    Mistake("sent at .gpu", "st.relaxed.sys", "st.relaxed.gpu", **_LEAVES),
+    Mistake("weak stores", "st.relaxed.sys.global", "st.global", **_LEAVES),
+    Mistake("own tokens are not sent", "every * (ranks + 1), step", "every * ranks, step", _HANGS,
+            **_LEAVES),
+    Mistake("all is sent to the next rank", "peers[(rank + distance) % ranks]",
+            "peers[(rank + 1) % ranks]", _HANGS, counts=(1, 1, 1), **_LEAVES),
+    Mistake("sent to the place of the reader", "inbox, mode=[1]), rank, vector)",
+            "inbox, mode=[1]), (rank + 1) % ranks, vector)", _WRONG, **_LEAVES),
+    Mistake("no CTA sorts", "if cta == 0:", "if cta < 0:", ("", ""), **_LEAVES),
+    Mistake("experts are not stored", _STORED, "expert += 0", _WRONG, **_LEAVES),
+    Mistake("experts of the token before", "vector = (token + 1) * record.length - top_k",
+            "vector = token * record.length - top_k", ("", ""), **_LEAVES),
+    Mistake("experts of another rank", "source, token = row // record.room, row % record.room",
+            "token, source = row // record.room, row % record.room", ("", ""), **_LEAVES),
+    Mistake("dispatch is not counted", "state[DISPATCHED] = number", "pass", _WRONG, **_LEAVES),
+    # the kernel that takes rows
+    Mistake("polled at .gpu", "ld.relaxed.sys", "ld.relaxed.gpu", **_TAKES),
+    Mistake("weak polls", "ld.relaxed.sys.global", "ld.global", replays=1, most_devices=4,
+            **_TAKES),
+    Mistake("older rounds will do", "== number", "<= number", _WRONG, "slow-links,late-links",
+            **_AWAITS),
+    Mistake("no wait", _AGAIN, _AGAIN.replace("is_waiting:", "is_waiting & (number < 0):"), _WRONG,
+            "slow-links,late-links", **_AWAITS),
+    Mistake("no wait for the kernel before", "    cute.arch.griddepcontrol_wait()", "    pass",
+            ("race", ""), **_TAKES),
+    Mistake("the round before", "state[DISPATCHED])", "state[DISPATCHED] - 1)", ("", ""), **_TAKES),
+    Mistake("rows of rank 0", "source, place = token // rows.room", "source, place = 0 * token",
+            _WRONG, **_TAKES),
+    Mistake("rows of tokens behind", "token % rows.room * rows.length", "token * rows.length",
+            ("", ""), **_TAKES),
+    Mistake("room for one token more", "tokens // inbox.shape[0]", "tokens // inbox.shape[0] + 1",
+            ("", ""), counts=(6, 6), **_TAKES),
+    Mistake("rows without their experts", "columns // 4 + top_k", "columns // 4", ("", ""),
+            **_TAKES),
+    Mistake("vectors that overlap", "vector * PARTS", "vector", _WRONG, **_TAKES),
+    Mistake("one vector twice", "address + part * VECTOR_BYTES", "address", _WRONG, **_TAKES),
+    Mistake("words in another order", "for i in range(2))", "for i in (1, 0))", _WRONG, **_TAKES),
+    # who may write again
+    Mistake("sums are sent before rows are taken", "    cute.arch.griddepcontrol_wait()",
+            "    pass", ("race", ""), **{**_LEAVES, "ops": _COMBINE}),
+]  # fmt: skip
+"""
+Mistakes where rows stay in the inbox. How a vector is polled is the same text as in `dispatch`, in
+which a mistake in that is found.
+"""

@@ -161,7 +161,7 @@ class Kernels:
         edits: Texts of their sources and what stands there instead, by the operation.
         edited: The device that has the edits; None: all have them.
         pauses: A device that does nothing for a while when it has sent its tokens, before it takes
-            those of the others.
+            those of the others; where rows stay in the inbox, when it has sent experts alone.
     """
 
     dispatch: DispatchConfig = field(default_factory=DispatchConfig)
@@ -174,7 +174,8 @@ class Kernels:
     def artifact(self, config: Config, device: int) -> Artifact:
         """Return a kernel with its edits."""
         if device == self.pauses and config.op == "dispatch":
-            return _edited(config, self.arch, _TAKES, _PAUSE + _TAKES)
+            late = (_SENDS, _LATE_ROWS) if self.dispatch.leaves else (_TAKES, _PAUSE + _TAKES)
+            return _edited(config, self.arch, *late)
         edit = self.edits.get(config.op) if self.edited in {None, device} else None
         return _edited(config, self.arch, *(edit or ("", "")))
 
@@ -184,6 +185,15 @@ _PAUSE = """    until, looks = cute.arch.globaltimer() + 300_000, Int32(0)
     while (cute.arch.globaltimer() < until) & (looks >= 0):
         looks = cute.arch.load(state.iterator + RANK, Int32, sem="relaxed", scope="gpu")
 """
+_SENDS = """    for item in cutlass.range(every + first, every * (ranks + 1), step, unroll=1):
+        send(given, inbox, peers, record, (rank, wait), item)
+"""
+_IF = "        if item % record.length {} record.columns:\n    "
+_LATE_ROWS = (
+    _SENDS.replace("        send", _IF.format(">=") + "        send")
+    + _PAUSE
+    + _SENDS.replace("        send", _IF.format("<") + "        send")
+)
 
 
 @cache
