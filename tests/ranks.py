@@ -413,7 +413,7 @@ def by_flags(rank: int, ranks: int) -> None:
 
     rooms = (2, 3, 4, 1)
     with pytest.MonkeyPatch.context() as patch, device("sm_90a"):
-        for name, place in (("dispatch", 3), ("combine_ranks", 1)):
+        for name, place in (("dispatch", 3), ("combine_ranks", 3)):
             patch.setattr(windows, name, noted(getattr(windows, name), place))
         for number, room in enumerate(rooms):
             x = torch.full((room, 64), 1.0 + number).bfloat16()

@@ -57,8 +57,7 @@ class CombineRanksConfig(TiledConfig):
         shared = ("shared",) if self.has_shared else ()
         weights = ("shared_weights",) if self.is_weighted else ()
         link = ("inbox", "peers", "state", *(("notes",) if self.can_mask else ()))
-        places = ("inverse", "topk_weights") if self.of_experts else ()
-        return ("y", *places, *link, *shared, *weights, "out")
+        return ("y", "inverse", "topk_weights", *link, *shared, *weights, "out")
 
 
 @frozen

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from jitgen.config import Numerics
 from jitgen.config.format import Format
-from jitgen.layer.call import require_workspace, run
+from jitgen.layer.call import require_workspace
 from jitgen.layer.chain import Chain
 from jitgen.layer.early import sorts_on_arrival
 from jitgen.layer.problems import sent_as
@@ -50,14 +50,15 @@ class _Rows(NamedTuple):
     Results of the experts of this rank for the tokens of all ranks.
 
     Attributes:
-        y: A sum for each token, or the rows of experts.
-        more: With rows of experts, the index of each pair's row, and the weights of the pairs of
-            this rank's tokens.
+        y: The rows of experts.
+        inverse: The index of each pair's row.
+        weights: The weight of each pair.
         added: What is added to the sums for this rank's tokens, and where these go.
     """
 
     y: Tensor
-    more: tuple[Tensor, Tensor] | tuple[()]
+    inverse: Tensor
+    weights: Tensor
     added: Added
 
 
@@ -148,33 +149,23 @@ class Passes:
     ) -> Iterator[_Rows]:
         """
         Run the experts of this rank for the tokens of all ranks. The results are valid in the with
-        block, and with `is_beside` after it.
+        block, and with `is_beside` after it: an exchange reads them beside the next products.
         """
         part, chain = self.part(number), self.chain
         shared, shared_weights, out = (None if each is None else each[part] for each in self.added)
         added, is_quantised = (shared, shared_weights, out), received.scale is not None
-        is_invariant = chain.config.numerics is Numerics.INVARIANT
-        if not is_invariant and not is_quantised and received.link is None:
-            given = received.x, received.topk_weights, received.topk_ids
-            more = {"workspace": self.workspace, "sorting": received.order}
-            yield _Rows(run(chain, *given, **more), (), added)  # type: ignore[arg-type]
-            return
         count = len(received.topk_ids)
-        # an exchange reads rows of experts beside the next products; sums have their own memory
-        with self._buffers(count, keeps_y=not (is_beside and is_invariant)) as into:
+        with self._buffers(count, keeps_y=not is_beside) as into:
             order, is_sorted = received.order, is_quantised or received.order is not None
             ranked = chain.for_tokens(count, is_sorted=is_sorted)
             rows = received.x, received.topk_ids, into, order
             y, pairs = ranked.expert_rows(*rows, scale=received.scale, link=received.link)
-            if not is_invariant:
-                yield _Rows(ranked.combine(y, pairs, received.topk_weights), (), added)
-                return
-            first = self.wire.rank * count // self.wire.ranks
-            own = slice(first, first + part.stop - part.start)
-            weights = received.topk_weights[own]
             if chain.config.zero_experts:
-                added = received.x[own], chain.token_weights(weights, received.topk_ids[own]), out
-            yield _Rows(y, (pairs.inverse, weights), added)
+                first = self.wire.rank * count // self.wire.ranks
+                own = slice(first, first + part.stop - part.start)
+                ids, weights = received.topk_ids[own], received.topk_weights[own]
+                added = received.x[own], chain.token_weights(weights, ids), out
+            yield _Rows(y, pairs.inverse, received.topk_weights, added)
 
     @contextmanager
     def _buffers(self, count: int, *, keeps_y: bool) -> Iterator[Buffers]:
@@ -193,9 +184,10 @@ class Passes:
 
     def combine(self, rows: _Rows, number: int, slot: Slot | None = None) -> Tensor:
         """Send the results of a pass to the ranks of the tokens; return the sums of this rank."""
-        part, (inverse, weights) = self.part(number), rows.more or (None, None)
-        count, given = part.stop - part.start, (*rows.added, inverse, weights)
-        return self.wire.combine(rows.y, count, *given, slot)
+        part, given = self.part(number), (*rows.added, rows.inverse, rows.weights, slot)
+        of_experts = self.chain.config.numerics is Numerics.INVARIANT
+        count = part.stop - part.start
+        return self.wire.combine(rows.y, count, *given, of_experts=of_experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +253,7 @@ def run_in_passes(
     x, topk_weights, topk_ids, shared, out, shared_weights = tensors
     most = pass_tokens(wire)
     form = sent_as(chain.config, chain.weights) if wire.quantises else Format.NONE
-    if chain.config.numerics is Numerics.INVARIANT or form is not Format.NONE:
-        # rows of all ranks are not divided any more
-        most = max(1, min(most, chain.config.chunk_tokens // wire.ranks))
+    most = max(1, min(most, chain.config.chunk_tokens // wire.ranks))  # the rows of all ranks
     count = -(-every // most)
     room, flags_from = -(-every // max(1, count)), wire.flags_from
     local = None

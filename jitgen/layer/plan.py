@@ -82,6 +82,10 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
     ranks = num_ranks or 1
     tokens = min(ranks * (max_tokens or config.chunk_tokens), max(ranks, config.chunk_tokens))
     by_token = tuple(of_tokens(config, weights, target(arch)))
+    sums: tuple[Any, ...] = ()
+    if num_ranks is not None:  # of collectives, which are not part of the chain
+        sums = tuple(each for each in by_token if each.op == "combine")
+        by_token = tuple(each for each in by_token if each.op != "combine")
     by_row = tuple(of_rows(config, weights))
     if trains:
         by_row += tuple(of_gradients(config, weights))
@@ -110,6 +114,7 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
             )
             for each in problems
         )
+        + tuple(Sweep(problem=each, min_rows=1, max_rows=tokens) for each in sums)
         + joining
         + tuple(_at_once(chain, tokens, target(arch)))
         + tuple(_masked(chain, masked))

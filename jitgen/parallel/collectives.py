@@ -83,7 +83,7 @@ class Collectives:
             every[:, row + ids : row + 2 * ids].contiguous().view(torch.float32),
         )
 
-    def combine(
+    def combine(  # noqa: PLR0913  # each is one thing to say
         self,
         y: Tensor,
         tokens: int,
@@ -93,16 +93,20 @@ class Collectives:
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
         slot: Slot | None = None,  # noqa: ARG002  # likewise
+        *,
+        of_experts: bool = False,
     ) -> Tensor:
         """
         Send each rank its rows by collectives, and add up the received rows in the order of ranks;
-        with `inverse`, in the order of a token's experts.
+        with `of_experts`, in the order of a token's experts.
         """
         if inverse is not None and topk_weights is not None:
-            rows, found = self._rows(y, inverse, tokens)
-            return combine(
-                rows, found, topk_weights, shared=shared, out=out, shared_weights=shared_weights
-            )
+            if of_experts:
+                rows, found = self._rows(y, inverse, tokens)
+                first = self.rank * len(inverse) // self.ranks
+                given = rows, found, topk_weights[first : first + tokens]
+                return combine(*given, shared=shared, out=out, shared_weights=shared_weights)
+            y = combine(y, inverse, topk_weights)
         sent = y.contiguous().view(torch.uint8)
         every = torch.empty_like(sent)
         dist.all_to_all_single(every, sent, group=group_of(self.group_name))

@@ -95,7 +95,7 @@ class Placed:
         """Send tokens to all ranks, as `Wire.dispatch` does, with the places of their experts."""
         return self.wire.dispatch(x, self.choose(topk_ids), topk_weights, room, form, slot, local)
 
-    def combine(
+    def combine(  # noqa: PLR0913  # each is one thing to say
         self,
         y: Tensor,
         tokens: int,
@@ -105,10 +105,12 @@ class Placed:
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
         slot: Slot | None = None,
+        *,
+        of_experts: bool = False,
     ) -> Tensor:
         """Send rows to the ranks of their tokens and add them up, as `Wire.combine` does."""
         given = (shared, shared_weights, out, inverse, topk_weights, slot)
-        return self.wire.combine(y, tokens, *given)
+        return self.wire.combine(y, tokens, *given, of_experts=of_experts)
 
     def check(self) -> tuple[Masked, ...]:
         """Require that no rank waited too long, as `Wire.check` does; return the masked ranks."""

@@ -103,6 +103,8 @@ class Windows:
             [link(part) for part in each.parts(pairs_of(micro_batches))] for each in (tokens, sums)
         )
         self._many = [link(each, by_flags=True) for each in by_flags]
+        every = torch.arange(self.ranks * max_tokens, dtype=torch.int32, device=device)[:, None]
+        self._as_they_are = every, torch.ones_like(every, dtype=torch.float32)
 
     @staticmethod
     def nbytes(
@@ -151,7 +153,7 @@ class Windows:
         self._tell_on_host()
         return tokens
 
-    def combine(
+    def combine(  # noqa: PLR0913  # each is one thing to say
         self,
         y: Tensor,
         tokens: int,
@@ -161,23 +163,28 @@ class Windows:
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
         slot: Slot | None = None,
+        *,
+        of_experts: bool = False,
     ) -> Tensor:
         """
         Send rows to the ranks of their tokens and add them up, as `Wire.combine` does, by writing
         to windows.
         """
         pair, is_beside = self._set_apart(rounds.COMBINED, slot)
-        is_many = inverse is None and self._has_flags(len(y) // self.ranks)
+        if inverse is None or topk_weights is None:  # each row is the sum of its token
+            inverse, topk_weights = (each[: len(y)] for each in self._as_they_are)
+        is_many = not of_experts and self._has_flags(len(inverse) // self.ranks)
         link = self._many[1] if is_many else self._sums[pair]
         out = combine_ranks(
             y,
+            inverse,
+            topk_weights,
             link,
             tokens=tokens,
             shared=shared,
             shared_weights=shared_weights,
             out=out,
-            inverse=inverse,
-            topk_weights=topk_weights,
+            of_experts=of_experts,
             is_beside=is_beside,
         )
         self._last = rounds.COMBINED

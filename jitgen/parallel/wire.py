@@ -99,7 +99,7 @@ class Wire(Protocol):
         """
         ...
 
-    def combine(
+    def combine(  # noqa: PLR0913  # each is one thing to say
         self,
         y: Tensor,
         tokens: int,
@@ -109,11 +109,14 @@ class Wire(Protocol):
         inverse: Tensor | None = None,
         topk_weights: Tensor | None = None,
         slot: Slot | None = None,
+        *,
+        of_experts: bool = False,
     ) -> Tensor:
         """
         Send each row of y, (ranks * room, H), to the rank of its token, and add up the rows
-        received for this rank's tokens. With `inverse`, y has one row for each pair of a token and
-        an expert: see `jitgen.ops.combine_ranks.call`. `slot` has the pair of the `dispatch`.
+        received for this rank's tokens. With `inverse` and `topk_weights`, (ranks * room, top_k),
+        y has rows of experts: their weighted sum for each token is sent, or with `of_experts` each
+        row; see `jitgen.ops.combine_ranks.call`. `slot` has the pair of the `dispatch`.
         """
         ...
 

@@ -218,14 +218,18 @@ _WAIT = (
     "    rank, ranks = state[RANK], cute.size(peers)\n"
 )
 
-_TAKES = """        elements = take(y, inbox, state, wait, (rank, ranks), vector)
-        token, column = vector // y.shape[1], vector % y.shape[1]
+_TAKES = """        elements = take(rows, inbox, state, wait, (rank, ranks), (token, column))
         if token < out.shape[0]:
 """
-_TAKES_FOR_TOKENS = """        token, column = vector // y.shape[1], vector % y.shape[1]
-        if token < out.shape[0]:
-            elements = take(y, inbox, state, wait, (rank, ranks), vector)
+_TAKES_FOR_TOKENS = """        if token < out.shape[0]:
+            elements = take(rows, inbox, state, wait, (rank, ranks), (token, column))
 """
+
+_NO_ROW = "found.fill(-1)\n"
+_BEHIND = "distance, token, column = behind(rows, (distance, token, column), step)\n"
+_SENDS = f"""    while distance < ranks - 1:
+        send(rows, inbox, peers, (rank, wait), (distance, token, column))
+        {_BEHIND}"""
 
 MISTAKES = [
     # PTX ISA, "Morally strong operations", "Data races"
@@ -246,7 +250,8 @@ MISTAKES = [
             "slow-links,late-links"),
     # waits and rounds
     Mistake("no wait", "    return over\n", "    return True\n", _WRONG, "eager,slow-links"),
-    Mistake("any round will do", "== number) & (", "!= 0) | (", _WRONG),
+    Mistake("any round will do", "== number) & (", "!= 0) | (", _WRONG,
+            "eager,slow-links"),
     Mistake("older rounds will do", "== number", "<= number", _WRONG, "eager,slow-links"),
     Mistake("no round is counted", "number = state[COMBINED] + 1", "number = Int32(1)", _WRONG,
             ops=_DISPATCH),
@@ -278,7 +283,7 @@ MISTAKES = [
             _HANGS, counts=(1, 1, 1), ops=_COMBINE),
     Mistake("tokens to one rank too few", "(first, every * ranks, step",
             "(first, every * (ranks - 1), step", _HANGS, ops=_DISPATCH),
-    Mistake("sums to one rank too few", "every * (ranks - 1), step", "every * (ranks - 2), step",
+    Mistake("sums to one rank too few", "while distance < ranks - 1", "while distance < ranks - 2",
             _HANGS, counts=(1, 1, 1), ops=_COMBINE),
     Mistake("tokens of one rank too few", "every + first, every * ranks",
             "every + first, every * (ranks - 1)", _WRONG, ops=_DISPATCH),
@@ -286,9 +291,9 @@ MISTAKES = [
             "inbox, mode=[1]), (rank + 1) % ranks, vector)", _HANGS),
     Mistake("tokens stand where the next rank's should", "row = source * record.room",
             "row = (source + 1) % 2 * record.room", _WRONG, ops=_DISPATCH),
-    Mistake("sums of another rank's tokens are sent", "row = peer * (", "row = rank * (", _WRONG,
-            counts=(2, 1, 2), ops=_COMBINE),
-    Mistake("the own sum is rank 0's", "own = vector + rank * (", "own = vector + 0 * (", _WRONG,
+    Mistake("sums of another rank's tokens are sent", "peer * rows.room", "rank * rows.room",
+            _WRONG, counts=(2, 1, 2), ops=_COMBINE),
+    Mistake("the own sum is rank 0's", "(rows, rank * rows.room + token", "(rows, token", _WRONG,
             ops=_COMBINE),
     # data
     Mistake("a word with its sign", "tag | Int64(words[0])", "tag | Int64(Int32(words[0]))",
@@ -312,15 +317,55 @@ MISTAKES = [
             counts=(6, 6, 6), ops=_COMBINE),
     Mistake("a rank without tokens does not wait for sums", _TAKES, _TAKES_FOR_TOKENS, _HANGS,
             counts=(2, 0), ops=_COMBINE, pauses=0),
+    # sums of rows of experts, and who sends and takes which
+    Mistake("a place without a row is added", "if found[i] < rows.y.shape[0] else Int32(-1)",
+            "if found[i] >= 0 else Int32(0)", ("fault", ""), ops=_COMBINE),
+    Mistake("a row that y has not is added", "if found[i] < rows.y.shape[0] else",
+            "if found[i] < 99999 else", ("fault", ""), ops=_COMBINE),
+    Mistake("a place without a row is the first row", _NO_ROW, _NO_ROW.replace("-1", "0"),
+            ("fault", ""), ops=_COMBINE),
+    Mistake("places of the next token are added", "if first + i < rows.inverse.shape[1]",
+            "if first + i <= rows.inverse.shape[1]", ("", ""), counts=(6, 6), ops=_COMBINE),
+    Mistake("the last place is left out", "if first + i < rows.inverse.shape[1]",
+            "if first + i < rows.inverse.shape[1] - 1", _WRONG, ops=_COMBINE),
+    Mistake("places are added once more", "cutlass.range(0, rows.inverse.shape[1], LOADS",
+            "cutlass.range(0, rows.inverse.shape[1], LOADS // 8", _WRONG, counts=(6, 6),
+            ops=_COMBINE),
+    Mistake("the first place's weight for all", "rows.weights[token, first + i]",
+            "rows.weights[token, first]", _WRONG, counts=(6, 6), ops=_COMBINE),
+    Mistake("the first place's row for all", "= rows.inverse[token, first + i]",
+            "= rows.inverse[token, first]", _WRONG, counts=(6, 6), ops=_COMBINE),
+    Mistake("weights of rank 0's tokens", "rows.weights[token, first + i]",
+            "rows.weights[token % rows.room, first + i]", _WRONG, counts=(0, 3), ops=_COMBINE),
+    Mistake("the first column's sums are sent", "peer * rows.room + token, column)",
+            "peer * rows.room + token, 0)", _WRONG, ops=_COMBINE),
+    Mistake("sums of the first token are sent", "peer * rows.room + token, column)",
+            "peer * rows.room, column)", _WRONG, ops=_COMBINE),
+    Mistake("the first column's sums are the own", "rank * rows.room + token, column)",
+            "rank * rows.room + token, 0)", _WRONG, ops=_COMBINE),
+    Mistake("sums are not sent", "        send(rows,", "        (lambda *_: None)(rows,", _HANGS,
+            ops=_COMBINE),
+    Mistake("the first vector of a thread is not taken", _TAKES, "        " + _BEHIND + _TAKES,
+            ("", ""), counts=(20, 20), hidden=320, ops=_COMBINE),
+    Mistake("items begin once more in each token", "column -= rows.y.shape[1]", "column = Int32(0)",
+            ("", ""), counts=(20, 20), hidden=320, ops=_COMBINE),
+    Mistake("a token too far", "row % rows.room, item", "row % rows.room + 1, item", ("", ""),
+            ops=_COMBINE),
+    Mistake("the next token is forgotten", "        token += 1\n", "", ("", ""), counts=(20, 20),
+            hidden=320, ops=_COMBINE),
+    Mistake("a rank too far", "        distance += 1\n", "        distance += 2\n", ("", ""),
+            counts=(20, 20, 20), ops=_COMBINE),
+    Mistake("all ranks have one token less", "token >= rows.room:", "token >= rows.room - 1:",
+            ("", ""), counts=(20, 20), ops=_COMBINE),
     # limits
     Mistake("a weak note of late tokens", 'word, sem="relaxed", scope="gpu")', "word)",
             ("race", "state"), "lost-device-1", counts=(20, 20), ops=_DISPATCH),
     Mistake("a weak note of late sums", 'word, sem="relaxed", scope="gpu")', "word)",
-            ("race", "state"), "lost-device-1-from-3", counts=(40, 40), ops=_COMBINE),
+            ("race", "state"), "lost-device-1-from-2", counts=(40, 40), ops=_COMBINE),
     Mistake("a weak note of their round", 'wait.number, sem="relaxed", scope="gpu")',
             "wait.number)", ("race", "state"), "lost-device-1", counts=(20, 20), ops=_DISPATCH),
     Mistake("a weak note of the round of sums", 'wait.number, sem="relaxed", scope="gpu")',
-            "wait.number)", ("race", "state"), "lost-device-1-from-3", counts=(40, 40),
+            "wait.number)", ("race", "state"), "lost-device-1-from-2", counts=(40, 40),
             ops=_COMBINE),
     Mistake("a failure is noted without its rank", "Int32(STEP) + source + 1", "Int32(STEP)",
             _WRONG, "lost-device-1", ops=_DISPATCH),
@@ -402,7 +447,7 @@ MASKING_MISTAKES = [
     Mistake("the next rank is masked", "Int32(1) << source, sem", "Int32(2) << source, sem", _WRONG,
             scenario=one_is_late, ops=_DISPATCH),
     Mistake("a thread forgets whom it masked", "    wait.masked[0] = wait.masked[0] |",
-            "    _ = wait.masked[0] |", ("fault", ""), "lost-device-1-from-3",
+            "    _ = wait.masked[0] |", ("fault", ""), "lost-device-1-from-2",
             scenario=one_is_late, ops=_COMBINE),
     # what is masked
     Mistake("rows of a masked rank have expert 0", "Uint32(0) if is_row else Uint32(0xFFFFFFFF), ",
@@ -470,15 +515,15 @@ EXPERT_MISTAKES = [
             "                    rank,\n", _HANGS, **_OF_EXPERTS),
     Mistake("own rows of rank 0's tokens", "rows.inverse[rank * rows.room + token, first + i]",
             "rows.inverse[token, first + i]", ("", ""), counts=(6, 6), **_OF_EXPERTS),
-    Mistake("rows of the next rank's tokens are sent", "rows.inverse[peer * rows.room",
-            "rows.inverse[rank * rows.room", ("", ""), counts=(6, 6), **_OF_EXPERTS),
+    Mistake("rows of the next rank's tokens are sent", "peer * rows.room + token",
+            "rank * rows.room + token", ("", ""), counts=(6, 6), **_OF_EXPERTS),
     Mistake("a row that is none is sent", "(row >= 0) & (row < rows.y.shape[0])", "row < 99999",
             ("", ""), **_OF_EXPERTS),
     Mistake("a place without a row is added", "        if sources[i] >= 0:\n            add(",
             "        if sources[i] >= -1:\n            add(", ("", ""), counts=(6, 6),
-            **_OF_EXPERTS),
-    Mistake("rows are added once more", "for place in cutlass.range(0, inverse.shape[1], LOADS",
-            "for place in cutlass.range(0, inverse.shape[1], LOADS // 4", _WRONG, counts=(6, 6),
+            most_devices=2, **_OF_EXPERTS),
+    Mistake("rows are added once more", "place in cutlass.range(0, rows.inverse.shape[1], LOADS",
+            "place in cutlass.range(0, rows.inverse.shape[1], LOADS // 4", _WRONG, counts=(6, 6),
             **_OF_EXPERTS),
 ]  # fmt: skip
 """Mistakes in `combine_ranks` of rows of experts, which has waits of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.compile.mistakes import _COMBINE, _DISPATCH, _HANGS, _WRONG, Mistake
+from tests.compile.mistakes import _COMBINE, _DISPATCH, _HANGS, _SENDS, _WRONG, Mistake
 
 _FLAGS: dict[str, Any] = {"by_flags": True}
 _BLOCKS: dict[str, Any] = {"by_flags": True, "form": "block128", "ops": _DISPATCH}
@@ -13,9 +13,6 @@ _SIGNAL = "    signal(inbox, peers, rank, number)\n"
 _MEET = "    meet(inbox, state, wait, (rank, ranks))\n"
 _TOKENS = """    for item in cutlass.range(first, every * ranks, step, unroll=1):
         send(given, received, inbox, peers, record, (rank, wait), item)
-"""
-_SUMS = """    for item in cutlass.range(first, every * (ranks - 1), step, unroll=1):
-        send(y, inbox, peers, (rank, wait), item)
 """
 _EXPERTS = """    for pair in cutlass.range(first, record.room * places, step, unroll=1):
         send_expert(given, received, inbox, peers, record, (rank, wait), pair)
@@ -33,9 +30,9 @@ FLAG_MISTAKES = [
     Mistake("other threads' vectors are not released", "    cute.arch.sync_threads()  # what the",
             "    pass  # what the", counts=(20, 20), **_FLAGS),
     Mistake("one thread alone has waited", "    cute.arch.sync_threads()  # what came",
-            "    pass  # what came", **_FLAGS),
+            "    pass  # what came", counts=(40, 40), **_FLAGS),
     Mistake("flags before tokens", _TOKENS + _SIGNAL, _SIGNAL + _TOKENS, ops=_DISPATCH, **_FLAGS),
-    Mistake("flags before sums", _SUMS + _SIGNAL, _SIGNAL + _SUMS, ops=_COMBINE, **_FLAGS),
+    Mistake("flags before sums", _SENDS + _SIGNAL, _SIGNAL + _SENDS, ops=_COMBINE, **_FLAGS),
     Mistake("flags before quantised tokens", _ROWS + _SIGNAL, _SIGNAL + _ROWS, **_BLOCKS),
     Mistake("flags before experts", _EXPERTS + _ROWS + _SIGNAL,
             _SIGNAL + _EXPERTS + _ROWS, **_BLOCKS),
@@ -47,7 +44,8 @@ FLAG_MISTAKES = [
             "num_ranks - 1, THREADS", counts=(40, 40), **_FLAGS),
     Mistake("flags of one rank too few", "(num_ranks - 1) * num_ctas", "(num_ranks - 2) * num_ctas",
             **_FLAGS),
-    Mistake("any round will do", "flag != Int64(wait.number)", "flag == 0", **_FLAGS),
+    Mistake("any round will do", "flag != Int64(wait.number)", "flag == 0",
+            modes="eager,slow-links", counts=(20, 20), **_FLAGS),
     Mistake("no wait for the kernel before", "    cute.arch.griddepcontrol_wait()", "    pass",
             ("race", ""), **_FLAGS),
     Mistake("no round is counted", "number = state[COMBINED] + 1", "number = Int32(1)",

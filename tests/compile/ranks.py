@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A layer that emulated devices share: `dispatch`, the weighted sum of each token's places here, and
-`combine_ranks`, as generated kernels, in rounds whose tokens differ.
+A layer that emulated devices share: `dispatch` and `combine_ranks` as generated kernels, in rounds
+whose tokens differ.
 
-Every expert gives the token itself, and weights are halves: the result of a token with two experts
-is the token, whichever ranks they are on. If tokens are quantised before they are sent, experts
-take two values as one of bfloat16, and results are compared with these.
+The first expert of a token gives the token itself, the second one the token behind it. If tokens
+are quantised before they are sent, experts take two values as one of bfloat16, and results are
+compared with these.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from torch import Tensor
 
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Config, Layout
-from jitgen.config.combine import CombineConfig
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import DispatchConfig, scale_shape, vectors_of
 from jitgen.config.format import Format
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, Tiling, Walk
 from jitgen.emulator import Artifact, Launch
 from jitgen.errors import Deadlock, MachineFault
+from jitgen.ops.combine.reference import combine
 from jitgen.ops.dispatch import reference, rounds
 from jitgen.ops.route.reference import sort_pairs
 from jitgen.verify import DeviceCall, OnDevices, Window
@@ -45,6 +45,8 @@ TAKE = PermuteQuantizeConfig(
 )
 """The kernel that takes rows which `dispatch` leaves in the inbox."""
 
+WEIGHTS = (2.0, -1.0)
+"""Weights of a token's experts: whole, so that sums are exact."""
 WRONG = "wrong result"
 
 _NEXT = """
@@ -283,7 +285,10 @@ class Layer:
         if self.of_experts:  # a token of each device with two experts of one
             for ids in self.ids:
                 ids[:1] = torch.arange(TOP_K)
-        self.weights = [torch.full((count, TOP_K), 0.5) for count in counts]
+        if self.can_mask:  # a token of each device with an expert there
+            for rank, ids in enumerate(self.ids):
+                ids[:1] = torch.tensor([2 * rank, (2 * rank + 3) % (2 * self.ranks)])
+        self.weights = [torch.tensor(WEIGHTS).repeat(count, 1) for count in counts]
         self.bases = [
             (0x3F80 + torch.randint(100, (count, hidden), generator=chance)).short()
             for count in counts
@@ -317,7 +322,6 @@ class Layer:
             values = torch.zeros(rows, self.width, dtype=torch.bfloat16)
             received["out_x"] = values.view(torch.float8_e4m3fn)
             received["out_scale"] = torch.zeros(scale_shape(rows, hidden, self.form))
-        y = torch.zeros(rows, self.width, dtype=torch.bfloat16)
         out = torch.zeros(count, self.width, dtype=torch.bfloat16)
         links = [self._link(rank, name) for name in self.windows if name != "notes"]
         for stall in self.stalls.get(rank, ()):
@@ -338,21 +342,10 @@ class Layer:
             )
         order = self._dispatch(rank, x, links[0], received)
         ids, weights, expected = self._received()
-        row = torch.arange(rows, dtype=torch.int32)[:, None]
-        if self.of_experts:  # the second expert of a token gives the next one
-            row = (row + torch.arange(TOP_K, dtype=torch.int32)) % rows
-        inverse = row.where((ids // 2 == rank) & (ids >= 0), -1).int().contiguous()
-        rows_of = {"y": values, "inverse": inverse}
-        rows_of = self._taken(rank, order, links[0]["inbox"], hidden) or rows_of
-        if self.of_experts:
-            weights_of = {"topk_weights": self.weights[rank]}
-            self._call(
-                rank, kernels.combine_ranks, {**rows_of, **weights_of, **links[-1], "out": out}
-            )
-        else:
-            sums = {"topk_weights": received["out_weights"], "out": y}
-            self._call(rank, CombineConfig(), rows_of | sums)
-            self._call(rank, kernels.combine_ranks, {"y": y, **links[-1], "out": out})
+        rows_of = {"y": values, "inverse": self._inverse(rank)}
+        rows_of |= self._taken(rank, order, links[0]["inbox"], hidden)
+        rows_of["topk_weights"] = received["out_weights"]
+        self._call(rank, kernels.combine_ranks, {**rows_of, **links[-1], "out": out})
         tokens = (received["out_ids"], received["out_weights"])
         self.results.append((values, *tokens, out))
         if self.can_mask:
@@ -362,7 +355,7 @@ class Layer:
         self.checks += [
             (f"out_ids of {rank}", received["out_ids"], ids),
             (f"out_weights of {rank}", received["out_weights"], weights),
-            (f"out of {rank}", out.view(torch.int16), self._sums(rank, expected)),
+            (f"out of {rank}", out.view(torch.int16), self._sums(rank)),
         ]
         if self.form is not Format.NONE:
             scales = torch.ones_like(received["out_scale"])
@@ -399,16 +392,39 @@ class Layer:
         self._call(rank, TAKE, {"inbox": inbox, "state": self.states[rank], **rows, "q": y})
         return {"y": y, **rows}
 
-    def _sums(self, rank: int, x: Tensor) -> Tensor:
+    def _rows(self) -> Tensor:
+        """Return the rows of each token's experts: its own, and the one behind it in its device."""
+        token = torch.arange(self.ranks * self.room)[:, None]
+        return token - token % self.room + (token + torch.arange(TOP_K)) % self.room
+
+    def _inverse(self, rank: int) -> Tensor:
+        """Return the rows of each token's experts on a device, and numbers that are no row's."""
+        ids, _, x = self._received()
+        nowhere = len(x) if rank % 2 else -1
+        return self._rows().where(ids // 2 == rank, nowhere).int().contiguous()
+
+    def _shares(self, rank: int) -> list[Tensor]:
+        """Return what each device has for the tokens of one, in float32."""
+        _, weights, x = self._received()
+        first, count = rank * self.room, len(self.ids[rank])
+        return [
+            combine(x.view(torch.bfloat16), self._inverse(source), weights)[first:][:count].float()
+            for source in range(self.ranks)
+        ]
+
+    def _sums(self, rank: int) -> Tensor:
         """
-        Return the bits of the results that a device must have; x has the bits of all devices'
-        tokens.
+        Return the bits of the results that a device must have: where rows stay in the inbox, an
+        expert gives the token itself.
         """
-        if not self.of_experts:
+        if self.kernels.dispatch.leaves:
             return self.x[rank]
-        values, first = x.view(torch.bfloat16).float(), rank * self.room
-        both = (values + values.roll(-1, 0)) / 2
-        return both[first : first + len(self.ids[rank])].bfloat16().view(torch.int16)
+        _, weights, x = self._received()
+        if not self.of_experts:
+            return sum(self._shares(rank), torch.zeros(())).bfloat16().view(torch.int16)
+        values, first = x.view(torch.bfloat16), rank * self.room
+        every = combine(values, self._rows(), weights)
+        return every[first:][: len(self.ids[rank])].view(torch.int16)
 
     def _link(self, rank: int, name: str) -> dict[str, Tensor]:
         """
@@ -491,20 +507,18 @@ class Layer:
         """Say whether a device's result lacks only shares of ranks that it has masked."""
         masked = self.masked()[rank]
         last = [source for source, each in masked.items() if each.number == ROUNDS]
-        x = self.x[rank].view(torch.bfloat16).float()
-        shares = [(self.ids[rank] // 2 == source).sum(1) * 0.5 for source in range(self.ranks)]
-        certain = sum(
-            (share for source, share in enumerate(shares) if source not in masked),
-            start=torch.zeros(len(x)),
-        )
+        shares = self._shares(rank)
+        nothing = torch.zeros(len(self.ids[rank]), self.width)
+        certain = sum((each for k, each in enumerate(shares) if k not in masked), start=nothing)
         allowed = [
-            (certain + sum((shares[source] for source in some), start=torch.zeros(len(x))))[:, None]
-            * x
+            certain + sum((shares[source] for source in some), start=nothing)
             for count in range(len(last) + 1)
             for some in combinations(last, count)
         ]
         found = self.results[rank][-1].float()
-        return bool(torch.stack([found == each for each in allowed]).any(0).all())
+        return bool(
+            torch.stack([found == each.bfloat16().float() for each in allowed]).any(0).all()
+        )
 
     def found(self, modes: str = "quick", time_limit_s: float = 120) -> list[str]:
         """Run it and return what is found, wrong results among it."""

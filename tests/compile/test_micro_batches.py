@@ -102,13 +102,14 @@ class MicroBatches(Layer):
             row = torch.arange(len(ids), dtype=torch.int32)[:, None].expand_as(ids)
             inverse = row.where((ids // 2 == rank) & (ids >= 0), -1).int().contiguous()
             own = self._part(rank, number)
-            sums = {"topk_weights": received["out_weights"], "out": y}
-            given = {"y": received["out_x"], "inverse": inverse, **sums}
+            once = {"inverse": row[:, :1].contiguous(), "topk_weights": torch.ones(len(ids), 1)}
+            given = {"y": received["out_x"], **once, "out": y}
             multiplied = self._on(rank, PRODUCTS, CombineConfig(), given, after=arrived)
             if number == self.passes - 1 > 0:
                 self._grow(rank, rounds.DISPATCHED)
             link = self._link(rank, f"inbox {2 * (number % self.pairs) + 1}")
-            given = {"y": y, **link, "out": out[own]}
+            places = {"inverse": inverse, "topk_weights": received["out_weights"]}
+            given = {"y": y, **places, **link, "out": out[own]}
             self._on(rank, EXCHANGES, self.kernels.combine_ranks, given, after=multiplied)
             if not self.can_mask:
                 self.checks += [
@@ -119,6 +120,13 @@ class MicroBatches(Layer):
         self.results.append((out, out, out, out))
         if not self.can_mask:
             self.checks.append((f"out of {rank}", out.view(torch.int16), self.x[rank]))
+
+    def _shares(self, rank: int) -> list[Tensor]:
+        """Return what each device has for the tokens of one: here each expert gives the token."""
+        ids, weights = self.ids[rank], self.weights[rank]
+        x = self.x[rank].view(torch.bfloat16).float()
+        found = [((ids // 2 == source) * weights).sum(1) for source in range(self.ranks)]
+        return [each[:, None] * x for each in found]
 
     def _send(
         self, rank: int, number: int, x: Tensor, begin: int | None

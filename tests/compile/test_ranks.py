@@ -6,6 +6,8 @@ as they are, and wrong without any one of their scopes, waits, rounds and places
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -54,9 +56,13 @@ def test_rows_of_experts_are_right(counts: tuple[int, ...], modes: str) -> None:
     assert Layer(counts, Kernels(combine_ranks=EXPERTS)).found(modes) == []
 
 
-def test_rows_of_experts_are_added_up_as_by_combine() -> None:
-    """Bit by bit, with a shared expert that is weighted: what one rank computes alone."""
-    tokens, hidden, top_k = 5, 64, 6
+@pytest.mark.parametrize("kind", [EXPERTS, CombineRanksConfig()], ids=["rows", "sums"])
+def test_rows_of_experts_are_added_up_as_by_combine(kind: CombineRanksConfig) -> None:
+    """
+    Bit by bit, what one rank computes alone; rows of experts with a shared expert that is weighted,
+    before which local sums are rounded.
+    """
+    tokens, hidden, top_k = 5, 64, 11
     chance = torch.Generator().manual_seed(0)
     inverse = torch.randperm(tokens * top_k, generator=chance).view(tokens, top_k).int()
     inverse[1, 2] = -1
@@ -69,20 +75,17 @@ def test_rows_of_experts_are_added_up_as_by_combine() -> None:
         "inverse": inverse,
         "topk_weights": torch.rand(tokens, top_k, generator=chance),
     }
-    extra = {
-        "shared": torch.randn(tokens, hidden, generator=chance).bfloat16(),
-        "shared_weights": torch.rand(tokens, generator=chance),
-    }
-    kind = {"has_shared": True, "is_weighted": True}
+    extra = {}
+    if kind.of_experts:
+        extra["shared"] = torch.randn(tokens, hidden, generator=chance).bfloat16()
+        extra["shared_weights"] = torch.rand(tokens, generator=chance)
+    adds = {"has_shared": kind.of_experts, "is_weighted": kind.of_experts}
     outs = [torch.zeros(tokens, hidden, dtype=torch.bfloat16) for _ in range(2)]
     calls = [
         DeviceCall(device=0, kernel=on_gpu(config), arguments={**arguments, "num_sms": 2})
         for config, arguments in (
-            (CombineConfig(**kind), {**given, **extra, "out": outs[0]}),
-            (
-                CombineRanksConfig(**kind, of_experts=True),
-                {**given, **link, **extra, "out": outs[1]},
-            ),
+            (CombineConfig(**adds), {**given, **extra, "out": outs[0]}),
+            (replace(kind, **adds), {**given, **link, **extra, "out": outs[1]}),
         )
     ]
     emulate(OnDevices(calls=calls, windows={"inbox": inbox}), modes="eager", num_sms=2)
@@ -168,7 +171,7 @@ def test_flags_are_right_in_all_modes(counts: tuple[int, ...], form: Format) -> 
 
 @pytest.mark.parametrize(
     ("mode", "step"),
-    [("lost-device-1", "dispatch"), ("lost-device-1-from-3", "combine_ranks")],
+    [("lost-device-1", "dispatch"), ("lost-device-1-from-2", "combine_ranks")],
 )
 def test_a_wait_for_a_flag_comes_to_its_limit(mode: str, step: str) -> None:
     layer = Layer((2, 2), flags(), limit_ms=1)
@@ -220,7 +223,7 @@ def test_ctas_that_take_several_vectors() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "step"),
-    [("lost-device-1", "dispatch"), ("lost-device-1-from-3", "combine_ranks")],
+    [("lost-device-1", "dispatch"), ("lost-device-1-from-2", "combine_ranks")],
 )
 def test_a_wait_comes_to_its_limit(mode: str, step: str) -> None:
     """Nothing hangs: the state says who did not send what in which round."""

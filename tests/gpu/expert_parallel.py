@@ -176,10 +176,11 @@ def wire_of(rank: int, ranks: int) -> None:
     for count in TOKENS:
         x, weights, ids = tokens_of(LARGE, count, rank)
         y = torch.randn(ranks * count, HIDDEN, device="cuda").bfloat16()
+        places = [each[: len(y)] for each in wire._as_they_are]
 
         def both(first: Any = None, second: Any = None) -> None:
             dispatch(x, ids, weights, wire._tokens[0], room=count, config=first)  # noqa: B023
-            combine_ranks(y, wire._sums[0], tokens=count, config=second)  # noqa: B023
+            combine_ranks(y, *places, wire._sums[0], tokens=count, config=second)  # noqa: B023
 
         gathered = [x.new_empty(ranks * count, HIDDEN)]
         gathered += [each.new_empty(ranks * count, TOP_K) for each in (ids, weights)]

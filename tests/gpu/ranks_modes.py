@@ -65,6 +65,36 @@ def wire(hidden: int, top_k: int, most: int, limit_s: float = 10.0, **mode: Any)
     return found
 
 
+def fast(rank: int, ranks: int) -> None:
+    """
+    Compare bits with those of collectives, which launch `combine` before they send; eager and in
+    graphs, also by flags.
+    """
+    config, mine = SMALL, part_of(weights_of(SMALL, "cuda"), rank, ranks)
+    sizes: dict[str, Any] = {"hidden": config.hidden, "top_k": config.top_k, "max_tokens": MOST}
+    way = connect(dist.group.WORLD, device="cuda", kind="collectives", **sizes)
+    usual = jitgen.MoELayer(config, mine, max_tokens=MOST, group=way)
+    options: dict[str, Any]
+    for options in ({}, {"late": "mask"}, {"flags_from": 2}):
+        given_wire = wire(config.hidden, config.top_k, MOST, **options)
+        layer = jitgen.MoELayer(config, mine, max_tokens=MOST, group=given_wire)
+        for number in range(24):
+            given = tokens_of(config, (number * 5 + 3 * rank) % (MOST + 1), 100 * number + rank)
+            shared = torch.randn(given[0].shape, device="cuda").bfloat16()
+            found, wanted = (each(*given, shared=shared) for each in (layer, usual))
+            assert torch.equal(found, wanted), (options, number)
+        given = tokens_of(config, MOST - rank % 2, 77 + rank)
+        out = torch.empty_like(given[0])
+        graph = captured(lambda given=given, out=out, layer=layer: layer(*given, out=out), 3)
+        for number in range(24):
+            for old, new in zip(given, tokens_of(config, len(out), number), strict=True):
+                old.copy_(new)
+            graph.replay()
+            assert torch.equal(out, usual(*given)), (options, number)
+        given_wire.check()
+        log(rank, "fast:", options, "bits of collectives, 24 calls and 24 replays")
+
+
 def invariant(rank: int, ranks: int) -> None:
     """Compare bits with those of one GPU that has all experts, eager and in graphs."""
     config = replace(SMALL, numerics="invariant")
@@ -202,13 +232,15 @@ def layers(rank: int, ranks: int) -> None:
 
 
 def times(rank: int, ranks: int) -> None:
-    """Time dispatch and combine of each mode alone, with DeepSeek-V3's columns."""
+    """
+    Time dispatch and combine of each mode alone, with DeepSeek-V3's columns; combine adds up the
+    rows of experts, too.
+    """
     most = max(MANY)
     ways = {name: wire(HIDDEN, TOP_K, most, **mode) for name, mode in MODES.items()}
     for count in MANY:
         x, weights, ids = tokens_of(LARGE, count, rank)
         first, local = share(LARGE.experts, rank, ranks)
-        y = torch.randn(ranks * count, HIDDEN, device="cuda").bfloat16()
         rows = torch.randn(ranks * count * TOP_K, HIDDEN, device="cuda").bfloat16()
         found = {}
         for name, way in ways.items():
@@ -217,16 +249,13 @@ def times(rank: int, ranks: int) -> None:
             number = torch.arange(every.topk_ids.numel(), device="cuda", dtype=torch.int32)
             is_here = (every.topk_ids >= first) & (every.topk_ids < first + local)
             inverse = number.view_as(every.topk_ids).where(is_here, -1)
-            way.combine(y, count)
+            places = {"inverse": inverse, "topk_weights": every.topk_weights}
+            places["of_experts"] = name == "invariant"
+            way.combine(rows, count, **places)
 
-            def both(
-                way: Windows = way, name: str = name, inverse: Any = inverse, form: Format = form
-            ) -> None:
+            def both(way: Windows = way, form: Format = form, places: Any = places) -> None:
                 way.dispatch(x, ids, weights, count, form)  # noqa: B023
-                if name == "invariant":
-                    way.combine(rows, count, inverse=inverse, topk_weights=weights)  # noqa: B023
-                else:
-                    way.combine(y, count)  # noqa: B023
+                way.combine(rows, count, **places)  # noqa: B023
 
             found[name] = time_of(both)
             way.check()
@@ -234,6 +263,7 @@ def times(rank: int, ranks: int) -> None:
 
 
 PARTS = {
+    "fast": fast,
     "invariant": invariant,
     "masking": masking,
     "quantised": quantised,

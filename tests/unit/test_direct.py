@@ -51,8 +51,9 @@ FINE = {
     ("activation_backward", 8): {"negative", "huge"},  # alpha
     ("add_lora", 6): {"more of 1", "one less of 1"},  # experts of a token, which pairs name
     ("combine", 0): {"nothing", "more of 0", "one less of 0"},  # rows, of which inverse names some
-    ("combine_ranks", 1): {"more of 1"},  # places of an inbox
-    ("combine_ranks", 2): {"int64"},  # addresses, which are taken on trust
+    ("combine_ranks", 0): {"nothing", "more of 0", "one less of 0"},  # likewise
+    ("combine_ranks", 3): {"more of 1"},  # places of an inbox
+    ("combine_ranks", 4): {"int64"},  # addresses, which are taken on trust
     ("dispatch", 3): {"more of 1"},
     ("dispatch", 4): {"int64"},
     ("grouped_gemm", 2): {"more of 0", "more of 1"},  # blocks of atoms more than are needed

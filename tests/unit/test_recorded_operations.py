@@ -85,7 +85,12 @@ CALLS: dict[str, Call] = {
         torch.ones(4, 16, dtype=BF16), int32(2, 0, 3, 1).view(2, 2), torch.ones(2, 2), **options
     ),
     "combine_ranks": lambda **options: combine_ranks(
-        torch.ones(4, 16, dtype=BF16), link(), tokens=2, **options
+        torch.ones(6, 16, dtype=BF16),
+        int32(2, 0, 3, 1, 5, 4, 0, 1).view(4, 2),
+        torch.ones(4, 2),
+        link(),
+        tokens=2,
+        **options,
     ),
     "dispatch": lambda **options: dispatch(
         torch.ones(2, 16, dtype=BF16),

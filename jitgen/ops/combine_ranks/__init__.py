@@ -11,7 +11,7 @@ OPERATION = Operation(
     config="jitgen.config.combine_ranks:CombineRanksConfig",
     problem="jitgen.config.combine_ranks:CombineRanksProblem",
     samples="jitgen.ops.combine_ranks.samples",
-    arguments=("y", "inbox", "peers", "state", "out"),
+    arguments=("y", "inverse", "topk_weights", "inbox", "peers", "state", "out"),
     results=("out",),
     direct="jitgen.ops.combine_ranks.call:check_direct",
 )

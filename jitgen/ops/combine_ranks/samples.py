@@ -7,6 +7,7 @@ ranks, as in the samples of `dispatch`.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Self
 
 import torch
@@ -16,6 +17,7 @@ from jitgen.config import Arch
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import MOST_RANKS
 from jitgen.config.operation import Excuse
+from jitgen.ops.combine.reference import combine as of_tokens_here
 from jitgen.ops.combine_ranks import reference
 from jitgen.ops.dispatch import reference as of_dispatch
 from jitgen.ops.dispatch import rounds
@@ -26,8 +28,8 @@ from jitgen.ops.sizes import AnySizes
 from jitgen.ops.solved import Output, Solved, further_than, untouched
 from jitgen.support.frozen import frozen
 
-TOP_K = 5
-"""Places of a token, with rows of experts: more than a thread loads at once."""
+TOP_K = 9
+"""Places of a token: more than a thread loads at once."""
 
 
 @frozen
@@ -39,6 +41,7 @@ class Sizes(AnySizes):
         ranks: Number of ranks.
         room: Number of tokens of each rank.
         n: Columns of a token.
+        top_k: Places of a token.
     """
 
     numbers = (RANKS, ROOM, COLUMNS._replace(letters="N"))
@@ -47,19 +50,21 @@ class Sizes(AnySizes):
     ranks: int
     room: int
     n: int
+    top_k: int = TOP_K
     num_sms: int = 1
 
     @classmethod
     def of(cls, config: CombineRanksConfig, arch: Arch) -> tuple[Self, ...]:
         """
         Return sizes that test `config`: more vectors than the threads of a CTA take at once, and
-        fewer.
+        fewer; and tokens that have no places, for which compilers write code of their own.
         """
         once = config.tiling.threads
         many = cls(ranks=3, room=3, n=VECTOR * (once // 3 + 3))
         if config.by_flags:  # see the samples of dispatch
             many = replace(many, ranks=2)
-        return many, replace(many, ranks=2, n=2 * VECTOR)
+        few = replace(many, ranks=2, n=2 * VECTOR)
+        return many, few, replace(few, top_k=0)
 
     @classmethod
     def edges(cls, config: CombineRanksConfig, arch: Arch) -> tuple[Self, ...]:
@@ -107,9 +112,7 @@ def make(
     sends the same rows to all others, because here they share one inbox.
     """
     if config.of_experts:
-        return _of_experts(
-            config, (sizes.ranks, sizes.room, sizes.n), is_exact=is_exact, seed=seed, device=device
-        )
+        return _of_experts(config, sizes, is_exact=is_exact, seed=seed, device=device)
     chance = torch.Generator(device).manual_seed(seed)
     rows = (sizes.room, sizes.n)
 
@@ -118,9 +121,18 @@ def make(
             return torch.randint(-8, 9, shape, generator=chance, device=device).bfloat16()
         return torch.randn(shape, generator=chance, device=device).bfloat16()
 
-    sent, own, tokens = values(*rows), values(*rows), max(1, sizes.room - 1)
-    others = [values(*rows) for _ in range(sizes.ranks - 1)]
-    y = torch.cat([sent] * (sizes.ranks - 1) + [own])
+    tokens, others = max(1, sizes.room - 1), [values(*rows) for _ in range(sizes.ranks - 1)]
+    shape = (2, sizes.room, sizes.top_k)
+    pairs = torch.arange(prod(shape), device=device)
+    y = values(len(pairs) + 1, sizes.n)
+    nowhere = torch.randint(-1, 4, shape, generator=chance, device=device)  # -1, or beyond y
+    places = pairs.view(shape).where(nowhere > 0, nowhere * len(y) + nowhere.clamp(max=0)).int()
+    # Powers of two, so that products are exact: what is sent is compared bit by bit.
+    powers = torch.exp2(torch.randint(-2, 1, shape, generator=chance, device=device).float())
+    sent, own = (of_tokens_here(y, *each) for each in zip(places, powers, strict=True))
+    inverse, weights = (
+        torch.cat([of_both[0]] * (sizes.ranks - 1) + [of_both[1]]) for of_both in (places, powers)
+    )
     travelling = torch.stack([of_dispatch.words(each) for each in (*others, sent)])
     if config.by_flags:
         wanted = of_dispatch.flagged(travelling, ROUND)
@@ -139,26 +151,27 @@ def make(
     expected = reference.combine_ranks(parts, **extra)
     sizes_of = {name: each.abs() for name, each in extra.items()}
     most = reference.combine_ranks([each.abs() for each in parts], **sizes_of)
-    tensors = (y, *link.tensors, *extra.values())
+    tensors = (y, inverse, weights, *link.tensors, *extra.values())
     return _solved(tensors, link, (expected, wanted), most, is_exact=is_exact)
 
 
 def _of_experts(
     config: CombineRanksConfig,
-    sizes: tuple[int, int, int],
+    sizes: Sizes,
     *,
     is_exact: bool,
     seed: int,
     device: str,
 ) -> Solved:
     """
-    Return a call with (ranks, room, columns) of `sizes`.
+    Return a call in which rows of experts travel.
 
     This rank is the last one, and has one token less than there is room for, but at least one. The
     expert of a place is on any rank or on none. This rank sends the same rows to all others,
     because here they share one inbox.
     """
-    (ranks, room, n), chance = sizes, torch.Generator(device).manual_seed(seed)
+    ranks, room, n, top_k = sizes.ranks, sizes.room, sizes.n, sizes.top_k
+    chance = torch.Generator(device).manual_seed(seed)
     tokens, rank = max(1, room - 1), ranks - 1
 
     def values(*shape: int) -> Tensor:
@@ -169,15 +182,16 @@ def _of_experts(
     def whole(least: int, most: int, *shape: int) -> Tensor:
         return torch.randint(least, most, shape, generator=chance, device=device)
 
-    homes = whole(-1, ranks, room, TOP_K)
-    rows = values(room, TOP_K, n)
+    homes = whole(-1, ranks, room, top_k)
+    rows = values(room, top_k, n)
     y = torch.cat([rows.view(-1, n), values(2, n)])
-    number = torch.arange(room * TOP_K, device=device).view(room, TOP_K)
-    sent = number.where(whole(0, 2, room, TOP_K) > 0, len(y))  # what y has not counts as none
+    number = torch.arange(room * top_k, device=device).view(room, top_k)
+    sent = number.where(whole(0, 2, room, top_k) > 0, len(y))  # what y has not counts as none
     own = number.where(homes == rank, -1)
     inverse = torch.cat([sent] * rank + [own]).int()
-    powers = whole(-2, 1, tokens, TOP_K)
+    powers = whole(-2, 1, ranks * room, top_k)
     weights = torch.exp2(powers.float()) * (1.0 if is_exact else 0.7)
+    mine = weights[rank * room :][:tokens]
     parts = [*(_travelling(rows, homes == each) for each in range(rank))]
     wanted = torch.stack([*parts, _travelling(rows, sent < len(y))])
     state = rounds.new_state(rank, 1000, device)
@@ -190,9 +204,9 @@ def _of_experts(
         powers = whole(-2, 1, tokens)
         extra["shared_weights"] = torch.exp2(powers.float()) * (1.0 if is_exact else 0.7)
     has_row = homes[:tokens] >= 0
-    expected = reference.combine_experts(rows[:tokens], has_row, weights, **extra)
+    expected = reference.combine_experts(rows[:tokens], has_row, mine, **extra)
     sizes_of = {name: each.abs() for name, each in extra.items()}
-    most = reference.combine_experts(rows[:tokens].abs(), has_row, weights, **sizes_of)
+    most = reference.combine_experts(rows[:tokens].abs(), has_row, mine, **sizes_of)
     tensors = (y, inverse, weights, *link.tensors, *extra.values())
     return _solved(tensors, link, (expected, wanted), most, is_exact=is_exact)
 
@@ -234,10 +248,10 @@ def _solved(
 def _travelling(rows: Tensor, is_sent: Tensor) -> Tensor:
     """
     Return the part of an inbox that one rank writes: for each token a mask of the places that are
-    sent; then the vectors of all (room, TOP_K, n) `rows`, -1 for those that are not sent.
+    sent; then the vectors of all (room, top_k, n) `rows`, -1 for those that are not sent.
     """
     n = rows.shape[2]
-    bits = (is_sent.int() << torch.arange(TOP_K, device=rows.device)).sum(1)
+    bits = (is_sent.int() << torch.arange(is_sent.shape[1], device=rows.device)).sum(1)
     heads = torch.stack([bits, torch.zeros_like(bits)], 1).int()
     vectors = of_dispatch.tagged(of_dispatch.words(rows.view(-1, n)), ROUND)
     is_vector = is_sent.view(-1, 1).expand(-1, n // VECTOR).reshape(-1, 1)

@@ -15,43 +15,41 @@ from jitgen.ops.dispatch.validate import check_link, check_rows
 
 
 def check_places(
-    inverse: Tensor, topk_weights: Tensor | None, tokens: int, y: Tensor, link: Link
+    inverse: Tensor, topk_weights: Tensor, y: Tensor, link: Link, *, of_experts: bool
 ) -> int:
     """
-    Check the places of the tokens of all ranks, and the weights of this rank's tokens; return
-    top_k.
+    Check the places of the tokens of all ranks, and their weights; return the number of places in
+    an inbox that a token takes.
     """
     like = ("y", y.device)
-    if link.can_mask:
-        raise InputError("inverse", "must be None for a link with notes: sums alone can be masked")
-    if link.by_flags:
-        raise InputError("inverse", "must be None for a link with flags, which are for sums")
+    if of_experts and link.can_mask:
+        raise InputError(
+            "of_experts", "must be False for a link with notes: sums alone can be masked"
+        )
+    if of_experts and link.by_flags:
+        raise InputError("of_experts", "must be False for a link with flags, which are for sums")
     common.require(
         "inverse", inverse, [torch.int32], rank=(2, "(rows, top_k)"), like=like, contiguous=-1
     )
     top_k = inverse.shape[1]
     if not 1 <= top_k <= MOST_PLACES:
         raise InputError("inverse", f"must have 1 to {MOST_PLACES} places (got {top_k})")
-    if topk_weights is None:
-        raise InputError("topk_weights", "must be given with inverse, whose rows they are for")
     common.require(
         "topk_weights",
         topk_weights,
         [torch.float32],
-        shape=((tokens, top_k), "for each token its places"),
+        shape=(tuple(inverse.shape), "as inverse"),
         like=like,
         contiguous=-1,
     )
-    return top_k
+    vectors = y.shape[1] // 4
+    return 1 + top_k * vectors if of_experts else vectors
 
 
-def require_places_of(config: CombineRanksConfig, inverse: Tensor | None) -> None:
+def require_kind(config: CombineRanksConfig, *, of_experts: bool) -> None:
     """Require a config of the kind that the call needs: for rows of experts, or for sums."""
-    if config.of_experts != (inverse is not None):
-        given = "None" if inverse is None else "given"
-        raise InputError(
-            "config", f"must have of_experts={inverse is not None}, as inverse is {given}"
-        )
+    if config.of_experts != of_experts:
+        raise InputError("config", f"must have of_experts={of_experts}, as the call has")
 
 
 def check_sums(
