@@ -372,20 +372,28 @@ def _first(extra: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def emulated(rank: int, ranks: int, form: str) -> None:
-    """Compare layers on an emulated GPU that quantise tokens before and after they are sent."""
+    """
+    Compare layers on an emulated GPU that quantise tokens before and after they are sent, and
+    launches that sort the pairs as they arrive with those that sort them later.
+    """
     case = make(form, tokens=1)
     sizes: dict[str, Any] = {"hidden": case.config.hidden, "top_k": case.config.top_k}
     sizes |= {"max_tokens": MOST, "device": "cpu", "kind": "windows"}
     wires = [connect(dist.group.WORLD, quantise=each, **sizes) for each in (False, True)]
-    with device("sm_90a"):
+    with device("sm_90a") as launches:
         layers = [
             jitgen.MoELayer(case.config, part_of(case, rank, ranks), max_tokens=MOST, group=wire)
             for wire in wires
         ]
         x, weights, ids, *_ = given(case, rank, 3, 1)
         usual, sent = (layer(x, weights, ids) for layer in layers)
+        few = len(launches)
+        for layer in layers:
+            layer._made = dataclasses.replace(layer._made, joins=False)
+        later = [layer(x, weights, ids) for layer in layers]
     assert usual.float().norm() > 1
-    assert torch.equal(usual, sent)
+    assert all(torch.equal(usual, each) for each in (sent, *later))
+    assert len(launches) == 2 * few + 2
 
 
 def planned(rank: int, ranks: int, folder: str) -> None:

@@ -22,6 +22,9 @@ MOST_RANKS = 8
 SENT = (Format.NONE, Format.BLOCK128, Format.ROW)
 """Formats in which tokens are sent."""
 
+MOST_SORTED = 512
+"""Most pairs of tokens and experts that `dispatch` sorts, and most local experts then."""
+
 _SCALES = 4  # of a token in memory: whole vectors of 16 bytes
 
 
@@ -59,6 +62,10 @@ class DispatchConfig(TiledConfig):
         can_mask: Whether a rank that is late is left out from then on.
         by_flags: Whether a flag of each CTA says that its data has come, instead of the number of
             the round beside each word: half the bytes, for many tokens.
+        sorts: Whether the kernel also sorts the pairs of tokens and experts, as `route` does: for
+            as many pairs and local experts as a CTA has threads.
+        leaves: Whether a kernel that sorts leaves the rows of tokens in the inbox, for
+            `permute_quantize` to take them.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -73,6 +80,8 @@ class DispatchConfig(TiledConfig):
     format: Format = of(Format, default=Format.NONE, always=False, allowed=SENT)
     can_mask: bool = of(bool, default=False, word="mask")
     by_flags: bool = of(bool, default=False, word="flags")
+    sorts: bool = of(bool, default=False, word="sorts")
+    leaves: bool = of(bool, default=False, word="leaves")
     tiling: Tiling = of(Tiling, default=Tiling())
 
     @property
@@ -85,7 +94,10 @@ class DispatchConfig(TiledConfig):
         """Names of the first arguments of the compiled function, in their order."""
         link = ("inbox", "peers", "state", *(("notes",) if self.can_mask else ()))
         scales = ("out_scale",) if self.format.has_own_scales else ()
-        return ("x", "topk_ids", "topk_weights", *link, "out_x", "out_ids", "out_weights", *scales)
+        order = ("offs", "permutation", "inverse") if self.sorts else ()
+        x = () if self.leaves else ("out_x",)
+        received = (*x, "out_ids", "out_weights", *scales)
+        return ("x", "topk_ids", "topk_weights", *link, *received, *order)
 
 
 @frozen
@@ -101,6 +113,8 @@ class DispatchProblem(UngroupedTokens):
         format: Format in which tokens are sent.
         can_mask: Whether a rank that is late is left out from then on.
         by_flags: Whether flags say that data has come.
+        experts: Experts of this rank, by which the kernel sorts the pairs; 0: it does not.
+        leaves: Whether a kernel that sorts leaves the rows of tokens in the inbox.
     """
 
     op: ClassVar[str] = "dispatch"
@@ -111,6 +125,18 @@ class DispatchProblem(UngroupedTokens):
     format: Format = of(Format, default=Format.NONE, allowed=SENT)
     can_mask: bool = of(bool, default=False)
     by_flags: bool = of(bool, default=False)
+    experts: int = of(int, default=0, least=0, most=MAX_SIZE)
+    leaves: bool = of(bool, default=False)
+
+    @property
+    def sorts(self) -> bool:
+        """Whether the kernel sorts the pairs."""
+        return self.experts > 0
+
+    @property
+    def most_in_a_cta(self) -> int:
+        """Threads that a CTA which sorts must have; 0: none sorts."""
+        return max(self.ranks * self.m * self.top_k, self.experts) if self.sorts else 0
 
     @property
     def length(self) -> int:
@@ -129,20 +155,22 @@ class DispatchProblem(UngroupedTokens):
     def types(self) -> str:
         """Text for errors that says which types and formats the problem has."""
         form = f", sent as {self.format}" * (self.format is not Format.NONE)
-        form += ", by flags" * self.by_flags
+        form += ", by flags" * self.by_flags + ", with sorted pairs" * self.sorts
+        form += ", which stay in the inbox" * self.leaves
         return f"bf16 tokens{form}" + ", from ranks that can be masked" * self.can_mask
 
     @property
     def slug(self) -> str:
         """Name of the problem that is readable and valid as a file name."""
         word = f"_{self.format}" * (self.format is not Format.NONE) + "_mask" * self.can_mask
-        word += "_flags" * self.by_flags
+        word += "_flags" * self.by_flags + f"_e{self.experts}" * self.sorts
+        word += "_leaves" * self.leaves
         return f"dispatch_m{self.m}_k{self.k}_top{self.top_k}_ranks{self.ranks}{word}"
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: format, flags, columns, experts of a token, ranks, rows."""
-        kind = (self.format, self.can_mask, self.by_flags)
+        """Sort key of problems: format, flags, local experts, columns, top_k, ranks, rows."""
+        kind = (self.format, self.can_mask, self.by_flags, self.experts, self.leaves)
         return (*kind, self.k, self.top_k, self.ranks, self.m)
 
 

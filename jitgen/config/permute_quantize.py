@@ -49,6 +49,16 @@ class Walk(StrEnum):
     COPY = "copy"
     """Tokens, as in `SCATTER`, that are quantised already: values and scales are copied."""
 
+    TAKE = "take"
+    """
+    A few tokens, as in `SCATTER`, that ranks send each other: the kernel waits for those that rows
+    need, and takes them from the inbox of its rank.
+    """
+
+
+TAKEN = (Format.NONE, Format.BLOCK128, Format.ROW)
+"""Formats of the result for which kernels take tokens from an inbox."""
+
 
 SORTED = ("sorted_offs", "sorted_permutation", "sorted_inverse")
 """Names, in findings, of the tensors with the order of the pairs, if the kernel sorts."""
@@ -138,13 +148,15 @@ class PermuteQuantizeConfig(TiledConfig):
             Walk.SCATTER: ("inverse",),
             Walk.SORT: ("topk_ids",),
             Walk.COPY: ("x_scale", "inverse"),
+            Walk.TAKE: ("state", "inverse"),
         }[self.walk]
+        x = "inbox" if self.walk is Walk.TAKE else "x"
         scales = ("scale",) if self.format.has_own_scales else ()
         given = ("given",) if self.format.has_given_scale else ()
         memory = () if self.walk is Walk.COPY else ("by_token",)
         relay = ("permutation", *memory) if self.tiling.is_relayed else ()
         order = SORTED if self.walk is Walk.SORT else ()
-        return ("x", *index, "q", *scales, *given, *relay, *order)
+        return (x, *index, "q", *scales, *given, *relay, *order)
 
 
 @frozen
@@ -159,7 +171,7 @@ class PermuteQuantizeProblem(UngroupedTokens):
         top_k: Rows of the result for each token.
         format: Format of the result.
         walk: What kernels go through: tokens if the call has the inverse, or sorts; `COPY` if
-            tokens are quantised already.
+            tokens are quantised already, `TAKE` if they are in the inbox of a rank.
         power_of_two: Whether float32 scales are powers of two.
         rounding: Rounding of scales that are powers of two in one byte.
     """
@@ -185,6 +197,8 @@ class PermuteQuantizeProblem(UngroupedTokens):
             )
         if self.walk is Walk.COPY and not self.format.has_float_scales:
             raise ConfigError(f"walk copy is for block128 and row (got {self.format})")
+        if self.walk is Walk.TAKE and self.format not in TAKEN:
+            raise ConfigError(f"walk take is for none, block128 and row (got {self.format})")
 
     @property
     def traffic_bytes(self) -> int:

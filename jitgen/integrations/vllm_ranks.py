@@ -119,7 +119,7 @@ class JitgenRanks(modular_kernel.FusedMoEPrepareAndFinalizeModular):  # vLLM is 
             a1 = a1 * topk_weights.to(a1.dtype)
         counts = get_forward_context().dp_metadata.num_tokens_across_dp_cpu
         room = max(1, int(counts.max()))
-        x, ids, weights, _ = self._wires.of_room(room).dispatch(
+        x, ids, weights, *_ = self._wires.of_room(room).dispatch(
             a1.contiguous(), topk_ids.int().contiguous(), topk_weights.float().contiguous(), room
         )
         return x, None, None, ids, weights

@@ -25,11 +25,13 @@ from jitgen.layer.weights import NONE, ExpertWeights, Matrices
 from jitgen.layer.workspace import NEW, Buffers, Lease
 from jitgen.ops.activation_quantize.call import activation_quantize
 from jitgen.ops.combine.call import combine
+from jitgen.ops.dispatch.rounds import Link
 from jitgen.ops.dispatcher import is_traced, require_plain
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.permute_quantize.call import permute_quantize
 from jitgen.ops.permute_quantize.copying import copy_rows
 from jitgen.ops.permute_quantize.sorting import sort_quantize
+from jitgen.ops.permute_quantize.taking import take_rows
 from jitgen.ops.route.call import sort_pairs
 from jitgen.ops.route.results import Sorting
 from jitgen.support.frozen import frozen
@@ -87,9 +89,14 @@ class Chain:
         """
         if not self.starts_early:
             return self
-        joins = self.joins and not is_sorted and not _PARTS & self.configs.keys()
+        joins = self.may_join and not is_sorted
         found = configs_of(self.config, self.weights, tokens, joins=joins, lora=lora)
         return replace(self, configs={**found, **self.configs}) if found else self
+
+    @property
+    def may_join(self) -> bool:
+        """Whether sorting may be part of another launch: no config for its own one is given."""
+        return self.joins and not _PARTS & self.configs.keys()
 
     def sort(self, topk_ids: Tensor) -> Sorting:
         """Sort the pairs of `topk_ids`, (T, k) int32, by expert."""
@@ -265,14 +272,19 @@ class Chain:
         sorting: Sorting | None = None,
         adapters: Adapters | None = None,
         scale: Tensor | None = None,
+        link: Link | None = None,
     ) -> tuple[Tensor, Sorting]:
         """
         Return the results of the local experts for their tokens, and the sorting that says which
-        rows these are. `scale` are the scales of `x` if that is quantised already.
+        rows these are. `scale` are the scales of `x` if that is quantised already. With `link`,
+        tokens are in its inbox, sorted, and `x` is not used.
         """
         rows: Rows
-        if scale is not None:
-            pairs = self.sort(topk_ids)
+        if link is not None and sorting is not None:
+            pairs, form = sorting, Format(str(self.weights.activation_format))
+            rows = take_rows(link, pairs.inverse, self.weights.hidden, form=form, out=into.a)
+        elif scale is not None:
+            pairs = self.sort(topk_ids) if sorting is None else sorting
             form = Format(str(self.weights.activation_format))
             order = pairs.inverse, pairs.permutation
             rows = copy_rows(x, scale, *order, form=form, out=into.a)

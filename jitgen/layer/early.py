@@ -7,21 +7,32 @@ with few tokens faster, in which memory is idle longer between launches than dur
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 from torch.compiler import is_compiling
 
 from jitgen.config import Arch
+from jitgen.config.dispatch import MOST_SORTED, DispatchProblem
+from jitgen.config.format import Format
 from jitgen.errors import UnsupportedConfig
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.layer import lora as adapters
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.lora import ExpertLora
-from jitgen.layer.problems import joined_problem, of_rows, of_tokens
+from jitgen.layer.problems import (
+    joined_problem,
+    of_rows,
+    of_tokens,
+    sorted_problem,
+    taken_problem,
+)
 from jitgen.layer.weights import ExpertWeights, Matrices
+from jitgen.ops.dispatch.call import Local
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
+from jitgen.selection.choice import edges_of
 from jitgen.settings import settings
 from jitgen.targets.early import early
 
@@ -166,6 +177,50 @@ def _by_row(config: MoEConfig, weights: ExpertWeights) -> Iterator[tuple[str, An
             if not _is_plain(b):
                 continue
         yield launch, problem
+
+
+def sorted_tokens(problem: DispatchProblem, arch: Arch) -> int:
+    """
+    Return the most tokens of a rank for which `dispatch` sorts the pairs: the largest edge of the
+    selector for which a CTA has enough threads; 0 if none has.
+    """
+    edges = (problem.with_mean(edge) for edge in edges_of(problem, arch))
+    return max((each.m for each in edges if each.most_in_a_cta <= MOST_SORTED), default=0)
+
+
+def sorts_on_arrival(
+    config: MoEConfig,
+    weights: ExpertWeights,
+    ranks: int,
+    room: int,
+    *,
+    can_mask: bool,
+    form: Format,
+) -> Local | None:
+    """
+    Return the experts by which `dispatch` sorts the pairs of `room` tokens of each rank; None if
+    another launch sorts.
+    """
+    arch = devices.find(weights.device, current.get(), "w13").arch
+    problem = sorted_problem(config, weights, ranks, arch, can_mask=can_mask, form=form)
+    if problem is None or room > sorted_tokens(problem, arch):
+        return None
+    taken = taken_problem(config, weights) if problem.leaves else None
+    if taken is not None and ranks * room <= config.chunk_tokens:
+        both = problem.with_mean(room), taken.with_mean(ranks * room)
+        if all(_is_there(each, arch) for each in both):
+            return Local(config.first_expert, config.groups, leaves=True)
+    if not _is_there(replace(problem, leaves=False).with_mean(room), arch):
+        return None
+    return Local(config.first_expert, config.groups)
+
+
+def _is_there(problem: Any, arch: Arch) -> bool:
+    """Say whether there is a kernel for a problem, which calls may use."""
+    try:
+        return may_be_asked_for(current.get().select(problem, arch).config, arch)
+    except UnsupportedConfig:  # another launch is used
+        return False
 
 
 def joined_tokens(config: MoEConfig) -> int:

@@ -29,10 +29,11 @@ from jitgen.config import Numerics
 from jitgen.config.format import Format
 from jitgen.layer.call import require_workspace
 from jitgen.layer.chain import Chain
+from jitgen.layer.early import sorts_on_arrival
 from jitgen.layer.problems import sent_as
 from jitgen.layer.workspace import Buffers, Lease, Workspace
 from jitgen.ops import tensors as common
-from jitgen.ops.dispatch.call import Tokens
+from jitgen.ops.dispatch.call import Local, Tokens
 from jitgen.parallel import Wire
 from jitgen.parallel.wire import Slot
 from jitgen.runtime.session import current, sparing
@@ -76,6 +77,8 @@ class Passes:
         workspace: Memory between launches.
         room: Largest number of tokens of a rank in a pass.
         form: Format in which tokens are sent.
+        local: The experts by which the launch that sends tokens also sorts the pairs, in passes
+            that run in turn; None: another launch sorts.
     """
 
     chain: Chain
@@ -87,6 +90,7 @@ class Passes:
     workspace: Workspace | None
     room: int
     form: Format
+    local: Local | None
 
     def in_turn(self, count: int) -> list[Tensor]:
         """Run passes one after the other; return their results."""
@@ -136,7 +140,8 @@ class Passes:
         x, ids, weights = (
             each[part].contiguous() for each in (self.x, self.ids, self.topk_weights)
         )
-        return self.wire.dispatch(x, ids, weights, self.room, self.form, slot)
+        local = self.local if slot is None else None
+        return self.wire.dispatch(x, ids, weights, self.room, self.form, slot, local)
 
     @contextmanager
     def multiplied(
@@ -149,10 +154,12 @@ class Passes:
         part, chain = self.part(number), self.chain
         shared, shared_weights, out = (None if each is None else each[part] for each in self.added)
         added, is_quantised = (shared, shared_weights, out), received.scale is not None
-        count = len(received.x)
+        count = len(received.topk_ids)
         with self._buffers(count, keeps_y=not is_beside) as into:
-            ranked = chain.for_tokens(count, is_sorted=is_quantised)
-            y, pairs = ranked.expert_rows(received.x, received.topk_ids, into, scale=received.scale)
+            order, is_sorted = received.order, is_quantised or received.order is not None
+            ranked = chain.for_tokens(count, is_sorted=is_sorted)
+            rows = received.x, received.topk_ids, into, order
+            y, pairs = ranked.expert_rows(*rows, scale=received.scale, link=received.link)
             if chain.config.zero_experts:
                 first = self.wire.rank * count // self.wire.ranks
                 own = slice(first, first + part.stop - part.start)
@@ -248,6 +255,11 @@ def run_in_passes(
     form = sent_as(chain.config, chain.weights) if wire.quantises else Format.NONE
     most = max(1, min(most, chain.config.chunk_tokens // wire.ranks))  # the rows of all ranks
     count = -(-every // most)
+    room, flags_from = -(-every // max(1, count)), wire.flags_from
+    local = None
+    if chain.starts_early and chain.may_join and (flags_from is None or room < flags_from):
+        of_chain, can_mask = (chain.config, chain.weights), wire.can_mask
+        local = sorts_on_arrival(*of_chain, wire.ranks, room, can_mask=can_mask, form=form)
     if out is None and count != 1:
         out = x.new_empty(x.shape)
     passes = Passes(
@@ -258,8 +270,9 @@ def run_in_passes(
         ids=common.short_ids(topk_ids).contiguous(),
         added=(shared, shared_weights, out),
         workspace=workspace,
-        room=-(-every // max(1, count)),
+        room=room,
         form=form,
+        local=local,
     )
     if count > 1 and wire.micro_batches > 1:
         passes.overlapping(count)

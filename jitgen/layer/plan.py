@@ -15,7 +15,7 @@ from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
-from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows
+from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows, sorted_tokens
 from jitgen.layer.lora import ExpertLora, activation_problem, needs_activation
 from jitgen.layer.lora import problems as of_lora
 from jitgen.layer.one_launch import in_plan, most_tokens
@@ -28,6 +28,8 @@ from jitgen.layer.problems import (
     of_rows,
     of_tokens,
     sent_as,
+    sorted_problem,
+    taken_problem,
 )
 from jitgen.layer.weights import require_trained
 from jitgen.parallel.wire import FLAGS_FROM, require_flags
@@ -94,9 +96,9 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
     form = Format.NONE if quantises is False else sent_as(config, weights)
     forms = dict.fromkeys((Format.NONE, form) if quantises is None else (form,))
     of_wires = [{"can_mask": can_mask, "form": each} for each in forms]
-    rooms: Iterable[tuple[int, int, bool]] = ()
+    rooms: tuple[tuple[int, int, bool], ...] = ()
     if num_ranks is not None:
-        rooms = _rooms(config, max_tokens, flags_from, can_mask, target(arch))
+        rooms = tuple(_rooms(config, max_tokens, flags_from, can_mask, target(arch)))
     joined = joined_problem(config, weights, target(arch))
     few = min(tokens, joined_tokens(config)) if chain.starts_early and chain.joins else 0
     joining: tuple[Sweep, ...] = ()
@@ -125,6 +127,7 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
         + tuple(_at_once(chain, tokens, target(arch)))
         + tuple(_masked(chain, masked))
         + tuple(dict.fromkeys(_of_ranks(chain, ranks, rooms, of_wires)))
+        + tuple(dict.fromkeys(_sorted(chain, ranks, rooms, of_wires, target(arch))))
         + tuple(_copied(chain, tokens, num_ranks, form))
         + tuple(_of_lora(chain, tokens, lora)),
     )
@@ -187,6 +190,35 @@ def _of_ranks(
         for of_wire in of_wires:
             for problem in between_ranks(chain.config, num_ranks, by_flags=by_flags, **of_wire):
                 yield Sweep(problem=problem, min_rows=least, max_rows=most)
+
+
+def _sorted(
+    chain: Chain,
+    num_ranks: int,
+    rooms: Iterable[tuple[int, int, bool]],
+    of_wires: Sequence[Mapping[str, Any]],
+    arch: Arch,
+) -> Iterator[Sweep]:
+    """
+    Yield the problems of sending few tokens to ranks that sort their pairs in the same launch, for
+    those numbers of tokens in `rooms` for which there are no flags.
+    """
+    if not chain.starts_early or not chain.may_join:
+        return
+    for room in (most for _, most, by_flags in rooms if not by_flags):
+        for of_wire in of_wires:
+            problem = sorted_problem(chain.config, chain.weights, num_ranks, arch, **of_wire)
+            if problem is None:
+                continue
+            most = min(room, sorted_tokens(problem, arch))
+            left = min(most, chain.config.chunk_tokens // num_ranks) if problem.leaves else 0
+            taken = taken_problem(chain.config, chain.weights)
+            if left and taken is not None:
+                yield Sweep(problem=problem, min_rows=1, max_rows=left)
+                yield Sweep(problem=taken, min_rows=num_ranks, max_rows=num_ranks * left)
+            if left < most:
+                stored = replace(problem, m=left + 1, leaves=False)
+                yield Sweep(problem=stored, min_rows=left + 1, max_rows=most)
 
 
 def _copied(chain: Chain, tokens: int, num_ranks: int | None, form: Format) -> Iterator[Sweep]:

@@ -20,7 +20,7 @@ from jitgen.config.dispatch import DispatchProblem
 from jitgen.config.format import Format
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradProblem
-from jitgen.config.permute_quantize import PermuteQuantizeProblem, Walk
+from jitgen.config.permute_quantize import TAKEN, PermuteQuantizeProblem, Walk
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import OF_TORCH
@@ -90,6 +90,47 @@ def between_ranks(
     sums = CombineRanksProblem(n=config.hidden, of_experts=of_experts, **both)
     shared = replace(sums, has_shared=True)
     yield from (sums, shared, replace(shared, is_weighted=True))
+
+
+def taken_problem(config: MoEConfig, weights: ExpertWeights) -> PermuteQuantizeProblem | None:
+    """
+    Return the problem of gathering rows of tokens from an inbox, with one token; None if tokens
+    must be in memory: where experts return the token itself, and for other formats of rows.
+    """
+    form = Format(str(weights.activation_format))
+    if form not in TAKEN or config.zero_experts or config.hidden % 16:
+        return None
+    kind = {"layout": Layout.RAGGED, "format": form, "walk": Walk.TAKE}
+    return PermuteQuantizeProblem(m=1, k=config.hidden, top_k=config.top_k, **kind)  # type: ignore[arg-type]
+
+
+def sorted_problem(
+    config: MoEConfig,
+    weights: ExpertWeights,
+    num_ranks: int,
+    arch: Arch,
+    *,
+    can_mask: bool,
+    form: Format = Format.NONE,
+) -> DispatchProblem | None:
+    """
+    Return the problem of the launch that sends the tokens of ranks and sorts the pairs that come,
+    with one token of each rank; None if another launch sorts: on all targets except the one where
+    launches before the first product were measured.
+    """
+    if not joins(arch):
+        return None
+    may_leave = form is Format.NONE and not can_mask
+    return DispatchProblem(
+        m=1,
+        k=config.hidden,
+        top_k=config.top_k,
+        ranks=num_ranks,
+        format=form,
+        can_mask=can_mask,
+        experts=config.groups,
+        leaves=may_leave and taken_problem(config, weights) is not None,
+    )
 
 
 def joined_problem(

@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.ops.combine.call import combine
-from jitgen.ops.dispatch.call import Tokens
+from jitgen.ops.dispatch.call import Local, Tokens
 from jitgen.ops.dispatch.rounds import Masked
 from jitgen.parallel.wire import Slot, group_of, side_stream
 
@@ -56,6 +56,7 @@ class Collectives:
         room: int,
         form: Format = Format.NONE,
         slot: Slot | None = None,  # noqa: ARG002  # results have new memory
+        local: Local | None = None,  # noqa: ARG002  # likewise
     ) -> Tokens:
         """
         Gather the tokens of all ranks by one collective; each token is one record of bytes.

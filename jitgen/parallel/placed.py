@@ -15,7 +15,7 @@ from torch import Tensor
 
 from jitgen.config.format import Format
 from jitgen.errors import InputError
-from jitgen.ops.dispatch.call import Tokens
+from jitgen.ops.dispatch.call import Local, Tokens
 from jitgen.ops.dispatch.rounds import Masked
 from jitgen.parallel.expert_map import ExpertMap
 from jitgen.parallel.wire import Slot, Wire
@@ -90,9 +90,10 @@ class Placed:
         room: int,
         form: Format = Format.NONE,
         slot: Slot | None = None,
+        local: Local | None = None,
     ) -> Tokens:
         """Send tokens to all ranks, as `Wire.dispatch` does, with the places of their experts."""
-        return self.wire.dispatch(x, self.choose(topk_ids), topk_weights, room, form, slot)
+        return self.wire.dispatch(x, self.choose(topk_ids), topk_weights, room, form, slot, local)
 
     def combine(  # noqa: PLR0913  # each is one thing to say
         self,

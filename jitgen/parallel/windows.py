@@ -24,7 +24,7 @@ from jitgen.config.format import Format
 from jitgen.events import warn
 from jitgen.ops.combine_ranks.call import combine_ranks
 from jitgen.ops.dispatch import rounds
-from jitgen.ops.dispatch.call import Tokens, dispatch
+from jitgen.ops.dispatch.call import Local, Tokens, dispatch
 from jitgen.ops.dispatch.launch import require_in_time
 from jitgen.ops.dispatch.rounds import Link, Masked
 from jitgen.parallel.memory import Shared
@@ -141,12 +141,13 @@ class Windows:
         room: int,
         form: Format = Format.NONE,
         slot: Slot | None = None,
+        local: Local | None = None,
     ) -> Tokens:
         """Send tokens to all ranks, as `Wire.dispatch` does, by writing to their windows."""
         pair, is_beside = self._set_apart(rounds.DISPATCHED, slot)
         link = self._many[0] if self._has_flags(room) else self._tokens[pair]
         tokens = dispatch(
-            x, topk_ids, topk_weights, link, room=room, form=form, is_beside=is_beside
+            x, topk_ids, topk_weights, link, room=room, form=form, is_beside=is_beside, local=local
         )
         self._last = rounds.DISPATCHED
         self._tell_on_host()

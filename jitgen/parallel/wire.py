@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup, distributed_c10d
 
 from jitgen.config.format import Format
 from jitgen.errors import InputError
-from jitgen.ops.dispatch.call import Tokens
+from jitgen.ops.dispatch.call import Local, Tokens
 from jitgen.ops.dispatch.rounds import Masked
 
 FLAGS_FROM = 128
@@ -117,10 +117,12 @@ class Wire(Protocol):
         room: int,
         form: Format = Format.NONE,
         slot: Slot | None = None,
+        local: Local | None = None,
     ) -> Tokens:
         """
         Send the tokens of this rank to every rank, in bfloat16 or quantised to `form`; return the
         tokens of all ranks, `room` rows for each. `slot` is given for micro-batches that overlap.
+        With `local` the launch may sort the pairs, too; if it does, their order is in the result.
         """
         ...
 

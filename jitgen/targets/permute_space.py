@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jitgen.config.config import Layout
 from jitgen.config.format import Format
-from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
+from jitgen.config.permute_quantize import TAKEN, PermuteQuantizeConfig, Walk
 from jitgen.config.quantize import Rounding
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sums import SumOrder
@@ -31,9 +31,15 @@ def check_kind(config: PermuteQuantizeConfig) -> None:
     Require fields that go together.
 
     Raises:
-        Refusal: They do not, with the code ``E_COPY``, ``E_POWER_OF_TWO``, ``E_ROUNDING``,
-            ``E_WALK`` or ``E_LAYOUT``.
+        Refusal: They do not, with the code ``E_COPY``, ``E_TAKE``, ``E_POWER_OF_TWO``,
+            ``E_ROUNDING``, ``E_WALK`` or ``E_LAYOUT``.
     """
+    refuse_unless(
+        config.walk is not Walk.TAKE or (config.format in TAKEN and not config.power_of_two),
+        "E_TAKE",
+        "take is for tokens of ranks, quantised to block128 or row without power_of_two, or none "
+        f"(got {config.format}{', power_of_two' * config.power_of_two})",
+    )
     form, is_copy = config.format, config.walk is Walk.COPY
     refuse_unless(
         not is_copy or (form.has_float_scales and not config.power_of_two),
@@ -77,12 +83,16 @@ def legal_kind(config: PermuteQuantizeConfig) -> PermuteQuantizeConfig:
         layout = Layout.RAGGED
     is_free = not form.has_atoms and layout is Layout.RAGGED
     is_copy = config.walk is Walk.COPY
-    walk = config.walk if is_free and (form.has_float_scales or not is_copy) else Walk.GATHER
+    is_taken = config.walk is not Walk.TAKE or form in TAKEN
+    is_given = form.has_float_scales or not is_copy
+    walk = config.walk if is_free and is_given and is_taken else Walk.GATHER
     return replace(
         config,
         layout=layout,
         walk=walk,
-        power_of_two=config.power_of_two and form.has_float_scales and walk is not Walk.COPY,
+        power_of_two=config.power_of_two
+        and form.has_float_scales
+        and walk not in (Walk.COPY, Walk.TAKE),
         rounding=config.rounding if _is_rounded(form) else Rounding.UP,
     )
 

@@ -130,6 +130,8 @@ class Mistake:
         form: Format in which tokens travel.
         by_flags: Whether flags say that data has come.
         sms: Numbers of SMs of the devices, in turn.
+        sorts: Whether `dispatch` sorts the pairs.
+        leaves: Whether it leaves rows in the inbox.
         replays: Number of rounds.
         most_devices: Most devices: on more it is no mistake, or the emulator takes minutes.
     """
@@ -148,6 +150,8 @@ class Mistake:
     form: str = "none"
     by_flags: bool = False
     sms: tuple[int, ...] = (2,)
+    sorts: bool = False
+    leaves: bool = False
     replays: int = ROUNDS
     most_devices: int = 8
 
@@ -162,13 +166,14 @@ class Mistake:
         edits = {op: (self.old, self.new)}
         if self.scenario is None:
             counts = of_devices(self.counts, devices or len(self.counts))
-            first = DispatchConfig(format=Format(self.form), by_flags=self.by_flags)
+            kind = {"by_flags": self.by_flags, "sorts": self.sorts, "leaves": self.leaves}
+            first = DispatchConfig(format=Format(self.form), **kind)
             second = CombineRanksConfig(of_experts=self.of_experts, by_flags=self.by_flags)
             kernels = Kernels(first, second, edits=edits, pauses=self.pauses, sms=self.sms)
             layer = Layer(counts, kernels, limit_ms=1, hidden=self.hidden, replays=self.replays)
             return layer.found(self.modes)
         given = self.scenario(max(devices or 0, 4 if self.scenario in {two_are_late, chain} else 3))
-        first = DispatchConfig(format=Format(self.form), can_mask=True)
+        first = DispatchConfig(format=Format(self.form), can_mask=True, sorts=self.sorts)
         kernels = Kernels(first, MASKING.combine_ranks, edits)
         layer = Layer(**{**given, "kernels": kernels, "hidden": self.hidden})
         return layer.found(self.modes, time_limit_s=20 if self.found[0] == "fault" else 120)

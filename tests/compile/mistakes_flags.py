@@ -35,9 +35,9 @@ FLAG_MISTAKES = [
             "    pass  # what came", counts=(40, 40), **_FLAGS),
     Mistake("flags before tokens", _TOKENS + _SIGNAL, _SIGNAL + _TOKENS, ops=_DISPATCH, **_FLAGS),
     Mistake("flags before sums", _SENDS + _SIGNAL, _SIGNAL + _SENDS, ops=_COMBINE, **_FLAGS),
-    Mistake("flags before experts", _EXPERTS + _SIGNAL, _SIGNAL + _EXPERTS, **_BLOCKS),
-    Mistake("flags before quantised tokens", _ROWS + _EXPERTS + _SIGNAL,
-            _SIGNAL + _ROWS + _EXPERTS, **_BLOCKS),
+    Mistake("flags before quantised tokens", _ROWS + _SIGNAL, _SIGNAL + _ROWS, **_BLOCKS),
+    Mistake("flags before experts", _EXPERTS + _ROWS + _SIGNAL,
+            _SIGNAL + _EXPERTS + _ROWS, **_BLOCKS),
     # waits
     Mistake("no flag", _SIGNAL, "", _HANGS, **_FLAGS),
     Mistake("no wait", _MEET, "", **_FLAGS),

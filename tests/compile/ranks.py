@@ -20,20 +20,31 @@ import torch
 from torch import Tensor
 
 from jitgen.codegen.render import render
-from jitgen.config import Arch, Config
+from jitgen.config import Arch, Config, Layout
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import DispatchConfig, scale_shape, vectors_of
 from jitgen.config.format import Format
+from jitgen.config.permute_quantize import PermuteQuantizeConfig, Tiling, Walk
 from jitgen.emulator import Artifact, Launch
 from jitgen.errors import Deadlock, MachineFault
 from jitgen.ops.combine.reference import combine
 from jitgen.ops.dispatch import reference, rounds
+from jitgen.ops.route.reference import sort_pairs
 from jitgen.verify import DeviceCall, OnDevices, Window
 from jitgen.verify.artifacts import compiled
 from jitgen.verify.emulation import emulate
 
 ROUNDS = 3
 TOP_K = 2
+EXPERTS = 2  # of each device
+TAKE = PermuteQuantizeConfig(
+    layout=Layout.RAGGED,
+    format=Format.NONE,
+    walk=Walk.TAKE,
+    tiling=Tiling(threads=64, ctas_per_sm=12),
+)
+"""The kernel that takes rows which `dispatch` leaves in the inbox."""
+
 WEIGHTS = (2.0, -1.0)
 """Weights of a token's experts: whole, so that sums are exact."""
 WRONG = "wrong result"
@@ -152,7 +163,7 @@ class Kernels:
         edits: Texts of their sources and what stands there instead, by the operation.
         edited: The device that has the edits; None: all have them.
         pauses: A device that does nothing for a while when it has sent its tokens, before it takes
-            those of the others.
+            those of the others; where rows stay in the inbox, when it has sent experts alone.
         sms: Numbers of SMs of the devices, in turn: of CTAs, with enough tokens.
         others: Kernels of devices with odd numbers; None: those of the others.
     """
@@ -174,7 +185,8 @@ class Kernels:
     def artifact(self, config: Config, device: int) -> Artifact:
         """Return a kernel with its edits."""
         if device == self.pauses and config.op == "dispatch":
-            return _edited(config, self.arch, _TAKES, _PAUSE + _TAKES)
+            late = (_SENDS, _LATE_ROWS) if self.dispatch.leaves else (_TAKES, _PAUSE + _TAKES)
+            return _edited(config, self.arch, *late)
         edit = self.edits.get(config.op) if self.edited in {None, device} else None
         return _edited(config, self.arch, *(edit or ("", "")))
 
@@ -184,6 +196,15 @@ _PAUSE = """    until, looks = cute.arch.globaltimer() + 300_000, Int32(0)
     while (cute.arch.globaltimer() < until) & (looks >= 0):
         looks = cute.arch.load(state.iterator + RANK, Int32, sem="relaxed", scope="gpu")
 """
+_SENDS = """    for item in cutlass.range(every + first, every * (ranks + 1), step, unroll=1):
+        send(given, inbox, peers, record, (rank, wait), item)
+"""
+_IF = "        if item % record.length {} record.columns:\n    "
+_LATE_ROWS = (
+    _SENDS.replace("        send", _IF.format(">=") + "        send")
+    + _PAUSE
+    + _SENDS.replace("        send", _IF.format("<") + "        send")
+)
 
 
 @cache
@@ -191,6 +212,19 @@ def _edited(config: Config, arch: Arch, old: str, new: str) -> Artifact:
     source = render(config, arch)
     assert old in source.text, old
     return compiled(replace(source, text=source.text.replace(old, new) if old else source.text))
+
+
+def new_order(rows: int) -> dict[str, Tensor]:
+    """Return memory for the order of the pairs of `rows` tokens by the experts of a device."""
+    shapes = {"offs": (EXPERTS,), "permutation": (rows * TOP_K,), "inverse": (rows, TOP_K)}
+    return {name: torch.full(shape, -77, dtype=torch.int32) for name, shape in shapes.items()}
+
+
+def is_order(ids: Tensor, order: Mapping[str, Tensor], first: int) -> bool:
+    """Say whether an order is that of the pairs of `ids` by the experts from `first` on."""
+    local = {"first_expert": first, "local_experts": EXPERTS}
+    wanted = sort_pairs(ids, experts=first + EXPERTS, **local)
+    return all(map(torch.equal, order.values(), wanted))
 
 
 class Layer:
@@ -251,6 +285,7 @@ class Layer:
         self.calls: list[DeviceCall] = []
         self.checks: list[tuple[str, Tensor, Tensor]] = []
         self.results: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        self.orders: list[tuple[Tensor, dict[str, Tensor], int]] = []
         chance = torch.Generator().manual_seed(0)
         self.ids = [
             torch.rand(count, 2 * self.ranks, generator=chance).argsort(-1)[:, :TOP_K].int()
@@ -314,29 +349,21 @@ class Layer:
                     launch=Launch(grid=(1, 1, 1), block=(128, 1, 1)),
                 )
             )
-        self._call(
-            rank,
-            first,
-            {
-                "x": x,
-                "topk_ids": self.ids[rank],
-                "topk_weights": self.weights[rank],
-                **links[0],
-                **received,
-            },
-        )
+        order = self._dispatch(rank, x, links[0], received)
         ids, weights, expected = self._received()
-        inverse = self._inverse(rank)
-        rows_of = {"y": values, "inverse": inverse, "topk_weights": received["out_weights"]}
+        rows_of = {"y": values, "inverse": self._inverse(rank)}
+        rows_of |= self._taken(rank, order, links[0]["inbox"], hidden)
+        rows_of["topk_weights"] = received["out_weights"]
         self._call(rank, second, {**rows_of, **links[-1], "out": out})
         tokens = (received["out_ids"], received["out_weights"])
         self.results.append((values, *tokens, out))
         if self.can_mask:
             return
+        if not first.leaves:
+            self.checks.append((f"out_x of {rank}", values.view(torch.int16), expected))
         self.checks += [
             (f"out_ids of {rank}", received["out_ids"], ids),
             (f"out_weights of {rank}", received["out_weights"], weights),
-            (f"out_x of {rank}", values.view(torch.int16), expected),
             (f"out of {rank}", out.view(torch.int16), self._sums(rank)),
         ]
         if self.form is not Format.NONE:
@@ -344,6 +371,36 @@ class Layer:
             for source, each in enumerate(self.scales):
                 scales[source * self.room :][: len(each)] = each
             self.checks.append((f"out_scale of {rank}", received["out_scale"], scales))
+
+    def _dispatch(
+        self, rank: int, x: Tensor, link: Mapping[str, Tensor], received: dict[str, Tensor]
+    ) -> dict[str, Any]:
+        """Add the call of `dispatch` of a device; return what else it has if it sorts."""
+        first, _ = self.kernels.of(rank)
+        order: dict[str, Any] = {}
+        if first.leaves:
+            del received["out_x"]
+        if first.sorts:
+            order = new_order(self.ranks * self.room)
+            self.orders.append((received["out_ids"], dict(order), EXPERTS * rank))
+            order["first_expert"] = EXPERTS * rank
+        given = {"x": x, "topk_ids": self.ids[rank], "topk_weights": self.weights[rank]}
+        self._call(rank, first, {**given, **link, **received, **order})
+        return order
+
+    def _taken(
+        self, rank: int, order: Mapping[str, Tensor], inbox: Tensor, hidden: int
+    ) -> dict[str, Tensor]:
+        """
+        Add the call that takes tokens, if `dispatch` leaves them; return a row for each pair, as a
+        layer has them.
+        """
+        if not self.kernels.dispatch.leaves:
+            return {}
+        rows = {"inverse": order["inverse"]}
+        y = torch.zeros(rows["inverse"].numel(), hidden, dtype=torch.bfloat16)
+        self._call(rank, TAKE, {"inbox": inbox, "state": self.states[rank], **rows, "q": y})
+        return {"y": y, **rows}
 
     def _rows(self) -> Tensor:
         """Return the rows of each token's experts: its own, and the one behind it in its device."""
@@ -366,7 +423,12 @@ class Layer:
         ]
 
     def _sums(self, rank: int) -> Tensor:
-        """Return the bits of the results that a device must have."""
+        """
+        Return the bits of the results that a device must have: where rows stay in the inbox, an
+        expert gives the token itself.
+        """
+        if self.kernels.dispatch.leaves:
+            return self.x[rank]
         _, weights, x = self._received()
         if not self.of_experts:
             return sum(self._shares(rank), torch.zeros(())).bfloat16().view(torch.int16)
@@ -406,16 +468,21 @@ class Layer:
         ranks can be masked, a result has the share of each rank that is not, and none of one that
         was before the last round.
         """
+        unsorted = [f"order of {rank}" for rank, of in enumerate(self.orders) if not is_order(*of)]
         if self.can_mask:
             found = self.masked()
-            wrong = [f"out of {rank}" for rank in range(self.ranks) if not self._is_told(rank)]
+            wrong = unsorted + [
+                f"out of {rank}" for rank in range(self.ranks) if not self._is_told(rank)
+            ]
             wrong += [f"rows of {rank}" for rank in range(self.ranks) if not self._has_rows(rank)]
             is_expected = self.expected is None or found == [*self.expected]
             return wrong if is_expected else [*wrong, f"masked: {found}"]
         differ = [name for name, found, wanted in self.checks if not torch.equal(found, wanted)]
-        return differ + [
-            f"late: {rounds.late(state)}" for state in self.states if rounds.late(state)
-        ]
+        return (
+            unsorted
+            + differ
+            + [f"late: {rounds.late(state)}" for state in self.states if rounds.late(state)]
+        )
 
     def masked(self) -> list[dict[int, Whom]]:
         """Return whom each device has masked, by their numbers."""

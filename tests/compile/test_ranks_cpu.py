@@ -205,14 +205,16 @@ def test_a_plan_has_the_kernels_between_ranks() -> None:
     mine = ranks.part_of(case, 0, 2)
     layer = jitgen.MoELayer(case.config, mine, max_tokens=16, group=Two())  # type: ignore[arg-type]
     names = [config.name("sm_90a") for config in layer.configs("sm_90a")]
-    (sweep,) = (
+    sweeps = [
         each
         for each in layer.plan(arch="sm_90a").sweeps
         if isinstance(each.problem, DispatchProblem)
-    )
+    ]
 
     assert {"dispatch_bf16_sm_90a", "combine_ranks_bf16_sm_90a"} <= {*names}
-    assert (sweep.problem.ranks, sweep.min_rows, sweep.max_rows) == (2, 1, 16)
+    assert [each.problem.experts for each in sweeps] == [0, mine.groups]
+    for sweep in sweeps:
+        assert (sweep.problem.ranks, sweep.min_rows, sweep.max_rows) == (2, 1, 16)
     assert layer.workspace.max_tokens == 32  # type: ignore[union-attr]
 
 

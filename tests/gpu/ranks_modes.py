@@ -12,6 +12,7 @@ Times are medians of replays of CUDA graphs, of the slowest rank, in microsecond
 from __future__ import annotations
 
 import time
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +44,7 @@ from tests.gpu.expert_parallel import (
 
 MOST = 9
 MANY = (*TOKENS, 256, 512)
+FEW_AND_MANY = (1, 2, 4, *TOKENS[1:], 256, 512)
 USUAL: dict[str, Any] = {"quantise": False, "flags_from": 0}
 MODES: dict[str, dict[str, Any]] = {
     "usual": {},
@@ -196,7 +198,10 @@ def quantised(rank: int, ranks: int) -> None:
 
 
 def layers(rank: int, ranks: int) -> None:
-    """Time layers of DeepSeek-V3's sizes whose ranks send bfloat16, FP8, and both by flags."""
+    """
+    Time layers of DeepSeek-V3's sizes whose ranks send bfloat16, FP8, and both by flags; those in
+    which another launch than `dispatch` sorts; and the layer alone on the tokens of all ranks.
+    """
     first, count = share(LARGE.experts, rank, ranks)
     part = replace(LARGE, first_expert=first, local_experts=count)
     mine = Experts(GPU_CASE, count, "cuda").by_block
@@ -207,14 +212,22 @@ def layers(rank: int, ranks: int) -> None:
         )
         for name in ("usual", "quantised", "flags", "quantised, flags")
     }
-    for tokens in MANY:
+    for name in ("usual", "quantised"):
+        apart = copy(found[name])
+        apart._made = replace(apart._made, joins=False)
+        found[f"{name}, apart"] = apart
+    alone = jitgen.MoELayer(part, mine, max_tokens=ranks * most)
+    for tokens in FEW_AND_MANY:
         given = tokens_of(LARGE, tokens, rank)
+        every = [tokens_of(LARGE, tokens, each) for each in range(ranks)]
+        of_all = tuple(map(torch.cat, zip(*every, strict=True)))
         taken = {
             name: time_of(
                 lambda layer=layer, given=given, tokens=tokens: layer(*given, rank_tokens=tokens)
             )
             for name, layer in found.items()
         }
+        taken["alone"] = time_of(lambda of_all=of_all: alone(*of_all))
         log(rank, f"layer {tokens}:", ", ".join(f"{k} {v:.1f}" for k, v in taken.items()))
     for layer in found.values():
         layer.wire.check()
@@ -292,6 +305,12 @@ def prewarm(ranks: int) -> None:
                 weights = without_memory(asked.groups, asked.intermediate, asked.hidden)
                 alone = jitgen.MoELayer(asked, weights)
                 found |= dict.fromkeys(alone.configs("sm_90a", most))
+            elif not mode:
+                first, count = share(config.experts, 0, ranks)
+                part = replace(asked, first_expert=first, local_experts=count)
+                weights = without_memory(count, part.intermediate, part.hidden)
+                alone = jitgen.MoELayer(part, weights)
+                found |= dict.fromkeys(alone.configs("sm_90a", ranks * most))
             for rank in range(ranks):
                 first, count = share(config.experts, rank, ranks)
                 part = replace(asked, first_expert=first, local_experts=count)

@@ -6,10 +6,11 @@ from __future__ import annotations
 import pytest
 
 import jitgen
-from jitgen.config import Config
+from jitgen.config import Config, Layout
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import DispatchConfig, DispatchProblem, vectors_of
 from jitgen.config.format import Format
+from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.errors import UnsupportedConfig
 from jitgen.targets.legality import check
 
@@ -21,7 +22,17 @@ from jitgen.targets.legality import check
         (CombineRanksConfig(can_mask=True, by_flags=True), "sm_90a", "E_FLAGS"),
         (CombineRanksConfig(of_experts=True, by_flags=True), "sm_90a", "E_FLAGS"),
         (CombineRanksConfig(of_experts=True, can_mask=True), "sm_90a", "E_MASK"),
+        (DispatchConfig(sorts=True, by_flags=True), "sm_90a", "E_SORTS"),
+        (DispatchConfig(leaves=True), "sm_90a", "E_LEAVES"),
+        (DispatchConfig(sorts=True, leaves=True, can_mask=True), "sm_90a", "E_LEAVES"),
+        (
+            PermuteQuantizeConfig(layout=Layout.RAGGED, format=Format.TENSOR, walk=Walk.TAKE),
+            "sm_90a",
+            "E_TAKE",
+        ),
+        (PermuteQuantizeConfig(layout=Layout.RAGGED, walk=Walk.TAKE), "cpu", "E_WALK"),
         (DispatchConfig(by_flags=True), "cpu", "E_FLAGS"),
+        (DispatchConfig(sorts=True), "cpu", "E_SORTS"),
         (CombineRanksConfig(by_flags=True), "cpu", "E_FLAGS"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -12,6 +12,9 @@ OPERATION = Operation(
         *("x", "topk_ids", "topk_weights", "inbox", "peers", "state"),
         *("out_x", "out_ids", "out_weights"),
     ),
-    results=("out_x", "out_ids", "out_weights", "out_scale"),
+    results=(
+        *("out_x", "out_ids", "out_weights", "out_scale"),
+        *("offs", "permutation", "inverse"),
+    ),
     direct="jitgen.ops.dispatch.call:check_direct",
 )

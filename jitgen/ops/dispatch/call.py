@@ -18,14 +18,17 @@ from jitgen.ops.dispatch.launch import exchange, launch_for
 from jitgen.ops.dispatch.rounds import Link
 from jitgen.ops.dispatch.validate import (
     check_link,
+    check_order,
     check_quantised,
     check_received,
     check_tokens,
     require_kind,
     require_places,
+    require_room_to_sort,
     room_of,
 )
 from jitgen.ops.explicit_config import explicit_config
+from jitgen.ops.route.results import Sorting
 from jitgen.runtime.session import current
 
 _OP = DispatchProblem.op
@@ -37,21 +40,49 @@ class Tokens(NamedTuple):
 
     Attributes:
         x: (ranks * room, H) bfloat16, or float8_e4m3fn with `scale`; rows without a token are
-            zeros.
+            zeros. (0, H) if the rows are still in the inbox of `link`.
         topk_ids: (ranks * room, top_k) int32; -1 in rows without a token.
         topk_weights: (ranks * room, top_k) float32; 0 in rows without a token.
         scale: Scales of tokens that were quantised before they were sent, float32, contiguous:
             (ranks * room,) for ``row``, (ranks * room, S) for ``block128``, S the next multiple of
             4 above H / 128; None: they were not.
+        order: The order of the pairs by local expert, as `jitgen.sort_pairs` returns it; None: they
+            are not sorted.
+        link: The connection in whose inbox the rows are, for
+            `jitgen.ops.permute_quantize.taking.take_rows`; None: they are in `x`.
     """
 
     x: Tensor
     topk_ids: Tensor
     topk_weights: Tensor
     scale: Tensor | None = None
+    order: Sorting | None = None
+    link: Link | None = None
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that a kernel writes, in the order in which it takes them."""
+        x = self.x if self.link is None else None
+        every = (x, self.topk_ids, self.topk_weights, self.scale, *(self.order or ()))
+        return tuple(each for each in every if each is not None)
 
 
-def dispatch(
+class Local(NamedTuple):
+    """
+    The experts of this rank, by which a kernel sorts the pairs of the tokens of all ranks.
+
+    Attributes:
+        first_expert: Number of the first one.
+        experts: How many they are.
+        leaves: Whether rows of tokens stay in the inbox.
+    """
+
+    first_expert: int
+    experts: int
+    leaves: bool = False
+
+
+def dispatch(  # noqa: PLR0913  # each is one thing to say
     x: Tensor,
     topk_ids: Tensor,
     topk_weights: Tensor,
@@ -61,6 +92,7 @@ def dispatch(
     form: Format = Format.NONE,
     config: DispatchConfig | None = None,
     is_beside: bool = False,
+    local: Local | None = None,
 ) -> Tokens:
     """
     Send the tokens of this rank to every rank, and receive the tokens of all ranks. If they are
@@ -84,6 +116,8 @@ def dispatch(
         form: Format in which tokens are sent: ``none``, ``block128`` or ``row``.
         config: A config to use instead of the selector's.
         is_beside: Whether products run at the same time, to which the kernel leaves most SMs.
+        local: Experts of this rank, if the launch sorts the pairs, too: on a GPU, for at most as
+            many pairs and experts as a CTA has threads.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was
@@ -110,16 +144,33 @@ def dispatch(
             format=form,
             can_mask=link.can_mask,
             by_flags=link.by_flags,
+            experts=0 if local is None else local.experts,
+            leaves=local is not None and local.leaves,
         )
         if config is not None:
             explicit_config(config, DispatchConfig, device.arch)
             require_kind(config, link, form)
+            require_room_to_sort(config, problem)
         launch = launch_for(session, device, problem, config, "x")
         received = _new(x, topk_ids, topk_weights, link.ranks * room, form)
-        results = (each for each in received if each is not None)
-        tensors = (x, topk_ids, topk_weights, *link.tensors, *results)
-        exchange(launch, tensors, device, link, is_beside=is_beside)
+        numbers: tuple[int, ...] = ()
+        if local is not None:
+            order = _new_order(received.topk_ids, local.experts)
+            received, numbers = received._replace(order=order), (local.first_expert,)
+            if local.leaves:
+                received = received._replace(x=received.x[:0], link=link)
+        tensors = (x, topk_ids, topk_weights, *link.tensors, *received.tensors)
+        exchange(launch, (*tensors, *numbers), device, link, is_beside=is_beside)
         return received
+
+
+def _new_order(topk_ids: Tensor, experts: int) -> Sorting:
+    """Return memory for the order of pairs by `experts` local experts."""
+    return Sorting(
+        topk_ids.new_empty(experts),
+        topk_ids.new_empty(topk_ids.numel()),
+        torch.empty_like(topk_ids),
+    )
 
 
 def _new(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, rows: int, form: Format) -> Tokens:
@@ -149,7 +200,8 @@ def check_direct(config: DispatchConfig, arch: Arch, arguments: tuple[object, ..
     """
     from jitgen.ops import direct
 
-    found = direct.read(config, arch, current.get(), arguments, config.arguments)
+    numbers = ("first_expert",) if config.sorts else ()
+    found = direct.read(config, arch, current.get(), arguments, config.arguments, numbers)
     x, ids = found["x"], found["topk_ids"]
     check_tokens(x, ids, found["topk_weights"])
     check_quantised(x, config.format)
@@ -157,10 +209,17 @@ def check_direct(config: DispatchConfig, arch: Arch, arguments: tuple[object, ..
     link = Link(*of_link, by_flags=config.by_flags)
     check_link(link, ("x", x.device))
     out = Tokens(*(found.get(f"out_{name}") for name in ("x", "ids", "weights", "scale")))  # type: ignore[arg-type]
+    if config.sorts:
+        check_order(found, config)
+    results = [("out_x", out.x, x), ("out_ids", out.topk_ids, ids)]
+    if config.leaves:
+        results = results[1:]
+        common.require("out_ids", out.topk_ids, [torch.int32], rank=(2, "(T, top_k)"))
+        out = out._replace(x=x.new_empty(len(out.topk_ids), x.shape[1]))
     check_received(out, config.format, x.shape[1])
     vectors = vectors_of(x.shape[1], ids.shape[1], config.format)
-    room_of("out_x", out.x, link, len(x), vectors)
-    for name, mine, wanted in (("out_x", out.x, x), ("out_ids", out.topk_ids, ids)):
+    room_of(results[0][0], out.topk_ids, link, len(x), vectors)
+    for name, mine, wanted in results:
         if mine.shape[1] != wanted.shape[1]:
             shape = f"{wanted.shape[1]} columns, as what is sent"
             raise InputError(name, f"must have {shape} (got {mine.shape[1]})")

@@ -44,7 +44,7 @@ def launch_for(
 
 def exchange(
     launch: AnyLaunch,
-    tensors: tuple[Tensor, ...],
+    arguments: tuple[Tensor | int, ...],
     device: Device,
     link: Link,
     *,
@@ -63,14 +63,14 @@ def exchange(
         tail = launch.tail
         if is_beside:
             tail = tuple(max(1, each // EXCHANGE_PART) for each in tail)
-        launch.function(*tensors, *tail)
+        launch.function(*arguments, *tail)
         return
     state = link.state
     if not link.can_mask:
         require_in_time(state)
     limit_s, begin, heard = int(state[rounds.LIMIT_MS]) / 1000, time.monotonic(), 0
     while True:
-        launch.function(*tensors)
+        launch.function(*arguments)
         missing = int(state[rounds.MISSING])
         if not missing:
             return

@@ -25,6 +25,8 @@ from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import Link
 from jitgen.ops.edges import around, in_pairs
 from jitgen.ops.quantize.samples import drawn
+from jitgen.ops.route.reference import sort_pairs
+from jitgen.ops.route.results import Sorting
 from jitgen.ops.sizes import AnySizes, Number
 from jitgen.ops.solved import Output, Solved, untouched
 from jitgen.support.frozen import frozen
@@ -33,7 +35,8 @@ VECTOR = 4
 _QUANTISED = 16  # of which columns of quantised tokens are a multiple
 ROUND = 7
 _NOTE = 4  # words
-_NAMES = ("x", "ids", "weights", "scale")
+_NAMES = ("out_x", "out_ids", "out_weights", "out_scale")
+_FIRST = 40  # of the local experts where pairs are sorted
 
 RANKS = Number("R", "ranks", least=2, most=MOST_RANKS)
 ROOM = Number("T", "tokens of a rank")
@@ -79,8 +82,12 @@ class Sizes(AnySizes):
     def few(self, config: DispatchConfig) -> Self:
         """
         Return the sizes with at most 2 ranks if there are flags: all peers have one inbox here, in
-        which plain stores to several of them are a race.
+        which plain stores to several of them are a race. If pairs are sorted, with no more tokens
+        than a CTA has threads for.
         """
+        if config.sorts:
+            most = config.tiling.threads // (self.ranks * self.top_k)
+            return replace(self, room=max(1, min(self.room, most)))
         return replace(self, ranks=min(self.ranks, 2)) if config.by_flags else self
 
     @classmethod
@@ -99,7 +106,13 @@ class Sizes(AnySizes):
     def of_numbers(cls, config: DispatchConfig, *numbers: int) -> Self:
         ranks, room, k, top_k = numbers
         require_few(config, ranks)
-        return cls(ranks=ranks, room=room, k=k, top_k=top_k)
+        found = cls(ranks=ranks, room=room, k=k, top_k=top_k)
+        if found.few(config) != found:
+            raise ConfigError(
+                f"problem has {ranks * room * top_k} pairs of tokens and experts, but CTAs of the "
+                f"kernel sort at most {config.tiling.threads}"
+            )
+        return found
 
 
 def require_few(config: DispatchConfig | CombineRanksConfig, ranks: int) -> None:
@@ -152,16 +165,24 @@ def make(
     link = link_of(travelling, state, can_mask=config.can_mask)
     if sizes.ranks == 1:  # which sends nothing
         travelling = link.inbox.clone()
-    results = tuple(each for each in wanted if each is not None)
-    found = tuple(untouched(torch.empty_like(each)) for each in results)
+    names, numbers = [*_NAMES[: len(wanted.tensors)]], list[int]()
+    if config.sorts:
+        local = config.tiling.threads - 1
+        order = sort_pairs(wanted.topk_ids, experts=300, first_expert=_FIRST, local_experts=local)
+        wanted = wanted._replace(order=order)
+        names, numbers = [*names, *Sorting._fields], [_FIRST]
+    if config.leaves:  # its own, too
+        travelling = reference.tagged(sent, ROUND).view(sizes.ranks, -1, 4)
+        names, wanted = names[1:], wanted._replace(link=link)
+    found = tuple(untouched(torch.empty_like(each)) for each in wanted.tensors)
     return Solved(
-        tensors=(*own[:3], *link.tensors, *found),
+        tensors=(*own[:3], *link.tensors, *found, *numbers),
         arguments={},
         is_exact=is_exact,
         outputs=(
             *(
-                Output(name=f"out_{name}", found=mine, expected=each)
-                for name, mine, each in zip(_NAMES, found, results, strict=False)
+                Output(name=name, found=mine, expected=each)
+                for name, mine, each in zip(names, found, wanted.tensors, strict=True)
             ),
             Output(name="inbox", found=link.inbox, expected=travelling),
             Output(name="state", found=state[:1], expected=now),

@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from jitgen.config.combine_ranks import CombineRanksConfig
-from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS, DispatchConfig, scale_shape
+from jitgen.config.dispatch import (
+    MOST_PLACES,
+    MOST_RANKS,
+    DispatchConfig,
+    DispatchProblem,
+    scale_shape,
+)
 from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
@@ -133,6 +140,42 @@ def require_kind(config: DispatchConfig, link: Link, form: Format) -> None:
     require_masking(config, link)
     if config.format is not form:
         raise InputError("config", f"must have format={form}, as asked for (got {config.format})")
+
+
+def require_room_to_sort(config: DispatchConfig, problem: DispatchProblem) -> None:
+    """Require a config that sorts pairs if and only if the call does, with enough threads."""
+    for name in ("sorts", "leaves"):
+        have, wanted = getattr(config, name), getattr(problem, name)
+        if have != wanted:
+            raise InputError("config", f"must have {name}={wanted} here (got {have})")
+    threads, needed = config.tiling.threads, problem.most_in_a_cta
+    if threads < needed:
+        raise InputError(
+            "config",
+            f"must have {needed} threads or more, one for each pair of a token and an expert, and "
+            f"for each local expert (got {threads})",
+        )
+
+
+def check_order(found: Mapping[str, Any], config: DispatchConfig) -> None:
+    """Require memory for the order of the pairs in `out_ids`, of which a thread has one each."""
+    ids, threads = found["out_ids"], config.tiling.threads
+    like = ("out_ids", ids.device)
+    shapes = {"permutation": (ids.numel(),), "inverse": tuple(ids.shape)}
+    for name in ("offs", *shapes):
+        common.require(name, found[name], [torch.int32], like=like)
+        if name in shapes:
+            common.require(name, found[name], shape=(shapes[name], "as out_ids"))
+        if not found[name].is_contiguous():
+            raise InputError(name, f"must be contiguous (got strides {found[name].stride()})")
+    offs = found["offs"]
+    if offs.dim() != 1 or not 1 <= len(offs) <= threads:
+        raise InputError("offs", f"must be (1 to {threads},) (got {tuple(offs.shape)})")
+    if ids.numel() > threads:
+        raise InputError("out_ids", f"must have at most {threads} pairs (got {ids.numel()})")
+    first = found["first_expert"]
+    if type(first) is not int or first < 0:
+        raise InputError("first_expert", f"must be an integer of at least 0 (got {first!r})")
 
 
 def require_masking(config: DispatchConfig | CombineRanksConfig, link: Link) -> None:

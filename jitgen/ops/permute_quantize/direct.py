@@ -16,7 +16,7 @@ from jitgen.errors import InputError
 from jitgen.formats.protocol import Rows
 from jitgen.ops import direct
 from jitgen.ops import tensors as common
-from jitgen.ops.permute_quantize import copying, dispatch, sorting
+from jitgen.ops.permute_quantize import copying, dispatch, sorting, taking
 from jitgen.ops.permute_quantize.call import CALL
 from jitgen.ops.permute_quantize.validate import Arguments, counted, form_of, validate
 from jitgen.ops.route import validate as pairs
@@ -39,6 +39,9 @@ def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[object, ..
     """
     if config.walk is Walk.COPY:
         copying.check_direct(config, arch, arguments)
+        return
+    if config.walk is Walk.TAKE:
+        taking.check_direct(config, arch, arguments)
         return
     session, form = current.get(), config.format
     names, numbers = config.arguments, _NUMBERS[config.walk]

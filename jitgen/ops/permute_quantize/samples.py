@@ -12,8 +12,12 @@ from torch import Tensor
 from jitgen.config import Arch, Layout
 from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
+from jitgen.config.operation import Excuse
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.formats import atoms
+from jitgen.ops.dispatch import reference as of_ranks
+from jitgen.ops.dispatch import rounds
+from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.reference import quantised
 from jitgen.ops.edges import around, in_pairs, rows_around
 from jitgen.ops.permute_quantize import reference
@@ -27,6 +31,7 @@ from jitgen.ops.tensors import owned_rows
 from jitgen.support.frozen import frozen
 
 _WARP = 32
+_ROUND = 7  # of the inbox that tokens are taken from
 
 FIRST_EXPERT = 3
 """
@@ -92,7 +97,12 @@ class Sizes(AnySizes):
         return cls(rows=unequal_rows(m, groups), top_k=top_k, k=k)
 
 
-unreachable = nothing_unreachable
+def unreachable(config: PermuteQuantizeConfig) -> tuple[Excuse, ...]:
+    """Return the branches that no sample reaches: those of waits, if a kernel takes tokens."""
+    if config.walk is not Walk.TAKE:
+        return nothing_unreachable(config)
+    reason = "tokens are in the inbox before the kernel begins"
+    return (Excuse(condition="is_waiting", reason=reason, function="is_over"),)
 
 
 def tile(config: PermuteQuantizeConfig) -> tuple[int, int]:
@@ -151,6 +161,25 @@ def _copied(config: PermuteQuantizeConfig, x: Tensor, case: Solved) -> Solved:
     )
 
 
+def _taken(x: Tensor, case: Solved) -> Solved:
+    """Return the call of a kernel that quantises and scatters `x`, of tokens in an inbox."""
+    inverse, out = case.arguments["inverse"], case.arguments["out"]
+    weights = torch.ones(inverse.shape, device=x.device)
+    sent = of_ranks.vectors(Tokens(x, inverse, weights))
+    ranks = 2 if len(x) % 2 == 0 else 1
+    inbox = of_ranks.tagged(sent, _ROUND).view(ranks, -1, 4)
+    state = rounds.new_state(0, 1000, str(x.device))
+    state[rounds.DISPATCHED] = _ROUND
+    scales = [each for each in out[1:] if each is not None]
+    link = rounds.Link(inbox, torch.zeros(ranks, dtype=torch.int64, device=x.device), state)
+    named = {"link": link, "inverse": inverse, "columns": x.shape[1], "out": out}
+    return replace(
+        case,
+        tensors=(inbox, state, inverse, out[0], *scales),
+        arguments={**named, "form": Format(case.arguments["format"])},
+    )
+
+
 def _spoilt(numbers: Tensor, chosen: Tensor, count: int) -> Tensor:
     """
     Return int32 `numbers` in which the `chosen` ones are replaced by negative numbers and by
@@ -173,6 +202,9 @@ def solved(
     if config.walk is Walk.COPY:
         scatter = replace(config, walk=Walk.SCATTER)
         return _copied(config, x, solved(scatter, x, pairs, sizes, is_exact=is_exact))
+    if config.walk is Walk.TAKE:
+        scatter = replace(config, walk=Walk.SCATTER)
+        return _taken(x, solved(scatter, x, pairs, sizes, is_exact=is_exact))
     is_sorting = config.walk is Walk.SORT
     if is_sorting:
         pairs = in_order(pairs, sizes.rows)

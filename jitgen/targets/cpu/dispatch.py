@@ -27,11 +27,11 @@ class Dispatch(CpuTiledRules[DispatchConfig, DispatchProblem]):
     alignment = 8
     limiter = "stream"
 
-    check_kind = staticmethod(dispatch_space.refuse_flags)
+    check_kind = staticmethod(dispatch_space.refuse_gpu_kinds)
 
     def legal_kind(self, config: DispatchConfig) -> DispatchConfig:
-        """Return `config` without flags."""
-        return replace(config, by_flags=False)
+        """Return `config` without flags and sorting."""
+        return replace(config, by_flags=False, sorts=False, leaves=False)
 
     def scratch_bytes(self, config: DispatchConfig) -> int:
         """Return the bytes of a block of values that is quantised, as bits and as float32."""

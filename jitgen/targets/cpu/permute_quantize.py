@@ -35,9 +35,9 @@ class PermuteQuantize(CpuTiledRules[PermuteQuantizeConfig, PermuteQuantizeProble
             "gathered before",
         )
         refuse_unless(
-            config.walk is not Walk.SCATTER,
+            config.walk not in (Walk.SCATTER, Walk.TAKE),
             "E_WALK",
-            "scatter: a cpu kernel is one thread, whose caches remember a token: gather",
+            f"{config.walk}: a cpu kernel is one thread, whose caches remember a token: gather",
         )
 
     def legal_kind(self, config: PermuteQuantizeConfig) -> PermuteQuantizeConfig:
@@ -46,7 +46,7 @@ class PermuteQuantize(CpuTiledRules[PermuteQuantizeConfig, PermuteQuantizeProble
         if config.format.has_atoms:
             plain = replace(config, format=Format.BLOCK128)
         kind = permute_space.legal_kind(plain)
-        return replace(kind, walk=Walk.GATHER) if kind.walk is Walk.SCATTER else kind
+        return replace(kind, walk=Walk.GATHER) if kind.walk in (Walk.SCATTER, Walk.TAKE) else kind
 
     def scratch_bytes(self, config: PermuteQuantizeConfig) -> int:  # all are alike
         """Return the bytes of a block of values, as bits and as float32."""

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from jitgen.config.dispatch import DispatchConfig, DispatchProblem
+from jitgen.config.dispatch import DispatchConfig, DispatchProblem, Tiling
 from jitgen.targets import dispatch_space
-from jitgen.targets.sm_90a.wire import WireRules
+from jitgen.targets.sm_90a.wire import LISTED, WireRules
 
 
 class Dispatch(WireRules[DispatchConfig, DispatchProblem]):
@@ -16,8 +16,12 @@ class Dispatch(WireRules[DispatchConfig, DispatchProblem]):
     second = ("sm90/dispatch_records.py.jinja", dispatch_space.is_quantised)
     usual = DispatchConfig()
     columns = "k"
-    check_kind = staticmethod(dispatch_space.check_flags)
-    legal_kind = staticmethod(dispatch_space.legal_flags)
+    check_kind = staticmethod(dispatch_space.check_kind)
+    legal_kind = staticmethod(dispatch_space.legal_kind)
+
+    def listed_for(self, problem: DispatchProblem) -> tuple[Tiling, ...]:
+        """Return the tilings that may be chosen: with a thread for each pair that is sorted."""
+        return tuple(each for each in LISTED if each.threads >= problem.most_in_a_cta)
 
     def check_sizes(self, problem: DispatchProblem) -> None:
         """Raise a Refusal where a row does not end with a whole vector."""

@@ -67,6 +67,11 @@ _NEEDED: dict[tuple[Format, Walk, int, int], tuple[int, ...]] = {
     (Format.TENSOR, Walk.SORT, 16, 1): (56,),
     (Format.NONE, Walk.SORT, 8, 1): (48,),
     (Format.NONE, Walk.SORT, 16, 1): (48,),
+    (Format.BLOCK128, Walk.TAKE, 8, 1): (64,),
+    (Format.NONE, Walk.TAKE, 8, 1): (64,),
+    (Format.ROW, Walk.TAKE, 8, 1): (64,),
+    (Format.ROW, Walk.TAKE, 8, 2): (72,),
+    (Format.ROW, Walk.TAKE, 8, 4): (80,),
     (Format.BLOCK128, Walk.COPY, 16, 1): (40,),
     (Format.ROW, Walk.COPY, 16, 1): (40,),
     (Format.MXFP8, Walk.GATHER, 8, 1): (48, 56, 64),
@@ -101,6 +106,7 @@ _TILINGS = {
         Tiling(ctas_per_sm=9),
     ),
     Walk.SORT: (Tiling(threads=64, ctas_per_sm=16),),
+    Walk.TAKE: (Tiling(threads=64, ctas_per_sm=12),),
     Walk.COPY: (
         Tiling(vector=16, threads=64, ctas_per_sm=16, is_eager=True),
         Tiling(vector=16),
@@ -125,6 +131,7 @@ _TILINGS_OF_COPIES = {
         Tiling(ctas_per_sm=9),
     ),
     Walk.SORT: (Tiling(threads=64, ctas_per_sm=16),),
+    Walk.TAKE: (Tiling(threads=64, ctas_per_sm=12),),
 }
 """
 Tilings for values that are not quantised: with vectors of 16 columns a store of 16 bytes would fill
@@ -177,7 +184,8 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
         start = permute_space.legal_kind(config)
         is_eager = start.tiling.is_eager and start.walk in _OF_TOKENS
         is_relayed = start.tiling.is_relayed and _can_relay(start)
-        is_persistent = start.tiling.is_persistent and start.walk is not Walk.COPY
+        of_ranks = (Walk.COPY, Walk.TAKE)
+        is_persistent = start.tiling.is_persistent and start.walk not in of_ranks
         flags = replace(
             start.tiling, is_eager=is_eager, is_relayed=is_relayed, is_persistent=is_persistent
         )
@@ -211,6 +219,13 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
             f"lane copies {COLUMNS} columns of one token, which are 16 bytes, and a warp has one",
         )
         refuse_unless(
+            config.walk is not Walk.TAKE
+            or (tiling.rows, tiling.vector, tiling.is_persistent) == (1, 8, False),
+            "E_TAKE",
+            f"rows={tiling.rows}, vector={tiling.vector}{', persistent' * tiling.is_persistent}: a "
+            "lane takes 8 columns of one token, and a warp has one",
+        )
+        refuse_unless(
             _can_relay(config) or not tiling.is_relayed,
             "E_RELAYED",
             "is_relayed: there are scales to bring to rows where tokens are walked over, and "
@@ -239,6 +254,8 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
 
     def listed_for(self, problem: PermuteQuantizeProblem) -> tuple[Tiling, ...]:
         """Return the tilings that may be chosen, legal or not."""
+        if problem.format is Format.ROW and problem.walk is Walk.TAKE:
+            return (Tiling(threads=256, held=4, ctas_per_sm=3),)
         if problem.format is Format.ROW and problem.walk is not Walk.COPY:
             return _TILINGS_OF_ROWS
         listed = _TILINGS_OF_COPIES if problem.format is Format.NONE else _TILINGS
