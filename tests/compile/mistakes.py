@@ -507,7 +507,7 @@ EXPERT_MISTAKES = [
     # rows
     Mistake("rows are not waited for", "                is_waiting = True\n"
             "                late = sources[i]", "                late = sources[i]", _WRONG,
-            "late-links", **_OF_EXPERTS),
+            "slow-links,late-links", counts=(6, 6), **_OF_EXPERTS),
     Mistake("rows lie over heads", "return rows.room + (token", "return (token", ("", ""),
             **_OF_EXPERTS),
     Mistake("one place for all rows of a token", "(token * top_k + place) * columns",
