@@ -273,11 +273,14 @@ def test_a_plan_has_the_kernels_of_tokens_that_are_quantised_first(form: str) ->
 
 
 def rooms_of(plan: jitgen.Plan) -> set[tuple[str, bool, int, int]]:
-    """Return the tokens of a rank that a plan has kernels between ranks for, also with flags."""
+    """
+    Return the tokens of a rank that a plan has kernels between ranks for, also with flags; those
+    that sort are for few tokens in addition.
+    """
     return {
         (each.problem.op, each.problem.by_flags, each.min_rows, each.max_rows)
         for each in plan.sweeps
-        if hasattr(each.problem, "by_flags")
+        if hasattr(each.problem, "by_flags") and not getattr(each.problem, "sorts", False)
     }
 
 

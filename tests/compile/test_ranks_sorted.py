@@ -111,7 +111,7 @@ def test_late_ranks_are_masked(scenario: Any, mode: str, form: Format) -> None:
     assert Layer(**given).found(mode) == []
 
 
-@pytest.mark.parametrize("mode", ["lost-device-1", "lost-device-1-from-3", "lost-device-1-from-6"])
+@pytest.mark.parametrize("mode", ["lost-device-1", "lost-device-1-from-2", "lost-device-1-from-4"])
 def test_one_that_is_lost_is_masked(mode: str) -> None:
     layer = Layer((2, 2, 1), sorting(Format.NONE, masks=True), limit_ms=1)
 
@@ -120,10 +120,14 @@ def test_one_that_is_lost_is_masked(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "step"),
-    [("lost-device-1", "dispatch"), ("lost-device-1-from-3", "combine_ranks")],
+    ("mode", "step", "leaves"),
+    [
+        ("lost-device-1", "dispatch", False),
+        ("lost-device-1", "dispatch", True),
+        ("lost-device-1-from-2", "combine_ranks", False),
+        ("lost-device-1-from-3", "combine_ranks", True),  # after the launch that takes rows
+    ],
 )
-@pytest.mark.parametrize("leaves", [False, True])
 def test_a_wait_comes_to_its_limit(mode: str, step: str, leaves: bool) -> None:
     layer = Layer((2, 2), leaving() if leaves else sorting(Format.NONE), limit_ms=1)
     (found,) = layer.found(mode)
