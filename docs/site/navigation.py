@@ -75,6 +75,7 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/hopper.md",
             "docs/selection-measured.md",
             "docs/moe-layer-measured.md",
+            "docs/expert-parallel-measured.md",
             "docs/hopper-h100.md",
             "docs/mxfp4-hopper.md",
             "docs/blackwell.md",
