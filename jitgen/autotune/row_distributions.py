@@ -6,7 +6,8 @@ One choice is used for every mean number of rows in a bucket and for every distr
 a time is the mean over several batches. Winners of batches at the bucket's edge alone, with rows
 close to their mean, lost 5 to 11 % in the bucket's middle (32 groups of 150 rows, 8 of 300), and 10
 % if all groups had the same number of rows. Those of uneven batches alone lost 6 to 20 % with 32
-groups of 224 and 256 rows each.
+groups of 224 and 256 rows each. Those of batches without a group that has many rows lose 2.9 % with
+rows by a router or a power law, and those with it 1.3 % (docs/selection-measured.md).
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ Standard deviation of the logarithm of a routed group's rows. The standard devia
 then 0.66 of their mean; in recorded batches it is between 0.35 and 1.2.
 """
 
+HOT, MOST_MASKED = 0.3, 8.0
+"""
+Part of all rows that one group has in a batch with a group of many rows, and the most that it has
+in the masked layout, relative to the others: all groups have room for as many rows there, and a GPU
+does not have the memory.
+"""
+
 FEW_GROUPS = 16
 """
 Up to this number of groups, more distributions are timed: the best tile depends on how full the
@@ -43,6 +51,7 @@ class Distribution(Enum):
     EVEN = auto()
     SPREAD = auto()
     ROUTED = auto()
+    HOT = auto()
 
 
 class Sample(NamedTuple):
@@ -58,14 +67,16 @@ class Sample(NamedTuple):
     in_middle: bool = False
 
 
-OF_MANY = (
+_OF_ALL = (
     Sample(Distribution.SPREAD),
     Sample(Distribution.ROUTED, in_middle=True),
     Sample(Distribution.EVEN),
 )
+OF_MANY = (*_OF_ALL, Sample(Distribution.HOT))
 OF_FEW = (
-    *OF_MANY,
+    *_OF_ALL,
     Sample(Distribution.SPREAD, in_middle=True),
+    Sample(Distribution.HOT),
 )
 
 
@@ -101,6 +112,8 @@ def row_counts(
     """
     groups, mean = problem.groups, float(problem.rows_per_group)
     parts = list(_parts(distribution, groups, seed))
+    if problem.layout is Layout.MASKED and distribution is Distribution.HOT:
+        parts = [min(part, MOST_MASKED) for part in parts]
     if problem.layout is Layout.CONTIGUOUS:
         blocks = max(1, problem.m // GROUP_ALIGNMENT)
         if blocks < groups:
@@ -119,7 +132,7 @@ def row_counts(
 def _parts(distribution: Distribution, groups: int, seed: int) -> Iterator[float]:
     """Yield the rows of each group relative to the mean of all groups."""
     chance = random.Random(seed)  # no secret
-    for _ in range(groups):
+    for group in range(groups):
         match distribution:
             case Distribution.EVEN:
                 yield 1.0
@@ -127,6 +140,8 @@ def _parts(distribution: Distribution, groups: int, seed: int) -> Iterator[float
                 yield chance.uniform(1 - SPREAD, 1 + SPREAD)
             case Distribution.ROUTED:
                 yield chance.lognormvariate(0, SIGMA)
+            case Distribution.HOT:
+                yield max(1.0, HOT / (1 - HOT) * (groups - 1)) if group == groups // 2 else 1.0
 
 
 def _in_middle(problem: GroupedGemmProblem, arch: Arch) -> GroupedGemmProblem:

@@ -60,6 +60,9 @@ class Measured:
         return min(us for _, us in self.times)
 
 
+FORMER_STRIPS = 4
+"""Height of the strips of all contiguous candidates of 256 rows before 2026-11-29."""
+
 TYPES = {"fp8": (DType.E4M3, ScaleGranularity.BLOCK128), "bf16": (DType.BF16, None)}
 """What is fitted: types of a, with the scales that stand for all others."""
 
@@ -119,10 +122,16 @@ def time_of(config: GroupedGemmConfig, times_us: Mapping[str, float]) -> float |
     Return the microseconds of a kernel. One that swaps operands for the last rows of groups may be
     younger than a survey, and is taken for as fast as the one that does not. With extra rows that
     underestimates it for groups of 193 to 208 rows; on an H200 these problems were measured again.
+    Likewise one that has strips of another height than the candidate of the same tile before.
     """
-    plain = replace(config, schedule=replace(config.schedule, swap_tail=False, extra_rows=False))
-    found = times_us.get(config.name(Arch.SM_90A))
-    return times_us.get(plain.name(Arch.SM_90A)) if found is None else found
+    plain = replace(config.schedule, swap_tail=False, extra_rows=False)
+    is_tall = config.layout is Layout.CONTIGUOUS and config.tile.m == 256
+    former = replace(plain, raster=FORMER_STRIPS if is_tall else plain.raster)
+    for schedule in (config.schedule, plain, former):
+        found = times_us.get(replace(config, schedule=schedule).name(Arch.SM_90A))
+        if found is not None:
+            return found
+    return None
 
 
 def _is_whole(problem: GroupedGemmProblem, times_us: Mapping[str, float]) -> bool:

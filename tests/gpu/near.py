@@ -24,7 +24,7 @@ from statistics import fmean
 
 import jitgen
 from jitgen.bench import gpu
-from jitgen.bench.choice.cases import Case, Kind, Routing, kernels_of
+from jitgen.bench.choice.cases import Case, Kind, Routing, kernels_of, skewed_cases
 from jitgen.bench.choice.report import ChoiceReport
 from jitgen.bench.choice.run import measure
 from jitgen.bench.protocol import conditions
@@ -65,13 +65,9 @@ NEAR = {
     MASKED: OF_OWN_TILES,
     CONTIGUOUS: (
         *OF_ALL,
-        (128, 192, ALONG, Schedule(raster=16)),
-        (128, 192, ALONG, STRIPS),
+        *((128, 192, ALONG, Schedule(raster=raster)) for raster in (4, 6, 12, 16, 24)),
         (128, 192, ACROSS, Schedule(raster=16)),
-        (128, 192, ACROSS, STRIPS),
-        (128, 192, Cluster(), Schedule(raster=16)),
-        (256, 128, ACROSS, Schedule(raster=16)),
-        (256, 128, ACROSS, Schedule(raster=2)),
+        *((256, 128, ACROSS, Schedule(raster=raster)) for raster in (2, 6, 12)),
         (128, 160, ALONG, DEFAULT),
     ),
 }
@@ -189,8 +185,12 @@ LONG = (
 
 
 def contiguous() -> list[Case]:
-    """Return long calls, whose strips of tiles along M decide what L2 holds."""
-    return [
+    """
+    Return calls whose strips of tiles along M decide what L2 holds: uneven ones of a layer, then
+    long ones.
+    """
+    uneven = [each for each in skewed_cases(80, 2000) if each.problem.layout is CONTIGUOUS]
+    return uneven + [
         case(CONTIGUOUS, groups, rows, n, k, kind)
         for groups, rows, n, k in LONG
         for kind in ((EVEN, MORE) if groups > 1 else (EVEN,))

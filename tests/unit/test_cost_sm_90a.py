@@ -121,6 +121,20 @@ def test_contiguous_tiles_of_256_rows_meet_two_groups() -> None:
     assert 32 < k_blocks(4) < 64
 
 
+@pytest.mark.parametrize(("rows", "height"), [(512, 4), (2048, 4), (4096, 8), (16_384, 8)])
+def test_strips_of_long_groups_are_higher(rows: int, height: int) -> None:
+    problem = GroupedGemmProblem(layout=Layout.CONTIGUOUS, groups=4, m=4 * rows, n=4096, k=7168)
+    found = rules(Arch.SM_90A, problem.op)
+    both = [
+        found.predict(problem, each, H200, 132)
+        for each in found.candidates(problem)
+        if each.tile.m == 256 and each.cluster.n == 2
+    ]
+
+    assert len(both) == 2
+    assert min(both, key=lambda each: each.cost).config.schedule.raster == height
+
+
 @pytest.mark.parametrize("key", sorted(fit_of(H200).speeds))
 def test_unmeasured_tiles_are_near_those_that_were(key: tuple[int, ...]) -> None:
     """A new candidate is neither always nor never chosen."""

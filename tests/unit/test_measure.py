@@ -189,7 +189,7 @@ def test_draws_are_of_their_bucket(layout: Layout, groups: int) -> None:
         found = row_distributions(asked, Arch.SM_90A)
         means = [sum(-(-count // step) * step for count in counts) / groups for counts in found]
 
-        assert len(set(found)) == (4 if groups == 4 else 3)
+        assert len(set(found)) == (5 if groups == 4 else 4)
         assert any(len(set(counts)) == 1 for counts in found)
         assert all(before - step / 4 <= mean <= rows + step / 4 for mean in means)
         assert min(means) < max(means) or (step, rows) == (128, 128)
@@ -200,6 +200,16 @@ def test_rows_of_an_even_draw_fill_whole_blocks_where_they_can() -> None:
 
     assert row_counts(asked, Distribution.EVEN) == (512,) * 8
     assert row_counts(asked.with_mean(480), Distribution.EVEN) == (416,) * 8
+
+
+@pytest.mark.parametrize(("layout", "share"), [(Layout.RAGGED, 0.3), (Layout.MASKED, 8 / 71)])
+def test_one_draw_has_a_group_of_many_rows(layout: Layout, share: float) -> None:
+    """In the masked layout fewer, because all groups have room for as many."""
+    asked = GroupedGemmProblem(layout=layout, groups=64, m=64 * 256, n=64, k=64)
+    counts = row_distributions(asked, Arch.SM_90A)[-1]
+
+    assert len(set(counts)) == 2
+    assert max(counts) / sum(counts) == pytest.approx(share, rel=0.01)
 
 
 def test_contiguous_groups_of_a_block_all_have_rows() -> None:

@@ -49,7 +49,7 @@ def test_menu_is_short_and_legal(layout: Layout, scales: ScaleGranularity) -> No
 
 def test_block_scaled_menus_are_short_together() -> None:
     """The menu is what prewarming compiles."""
-    assert sum(len(candidates(Arch.SM_90A, layout, Operands())) for layout in Layout) <= 34
+    assert sum(len(candidates(Arch.SM_90A, layout, Operands())) for layout in Layout) <= 35
 
 
 @pytest.mark.parametrize("layout", Layout)

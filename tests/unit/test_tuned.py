@@ -81,12 +81,15 @@ class TestOrder:
         tuned.record(Store.open(), GPU, record(1, apart=apart))
         assert select(PROBLEM, GPU).config.name(GPU) == NAMES[1]
 
-    @pytest.mark.parametrize(("apart", "winner"), [(2.9, 0), (3.1, 1)])
-    def test_a_record_with_even_rows_needs_a_smaller_lead(
-        self, tables: Path, apart: float, winner: int
+    @pytest.mark.parametrize(
+        ("apart", "time", "winner"),
+        [(2.9, "15:33", 0), (3.1, "15:33", 1), (1.4, "17:58", 0), (1.6, "17:58", 1)],
+    )
+    def test_a_record_of_more_kinds_of_rows_needs_a_smaller_lead(
+        self, tables: Path, apart: float, time: str, winner: int
     ) -> None:
-        """A kernel that is far behind with even or with uneven rows does not win in it."""
-        ship(tables, record(1, apart=apart, date="2026-11-29T15:33:00+00:00"))
+        """A kernel that is far behind with even rows or with a large group does not win in it."""
+        ship(tables, record(1, apart=apart, date=f"2026-11-29T{time}:00+00:00"))
 
         assert select(PROBLEM, GPU).config.name(GPU) == NAMES[winner]
 

@@ -36,7 +36,13 @@ _CONTIGUOUS = (
     (128, 192, Cluster(m=2), Schedule()),
     (256, 128, Cluster(), _STRIPS),
     (256, 128, Cluster(n=2), _STRIPS),
+    (256, 128, Cluster(n=2), Schedule()),
 )
+"""
+Candidates for contiguous rows. Two differ in the height of their strips along M alone: see
+`jitgen.targets.sm_90a.cost.LONG_ROWS`.
+"""
+
 _OWN_TILES = (
     (64, 64, Cluster(), _STREAM),
     (64, 64, Cluster(), _SPLIT),
