@@ -12,12 +12,16 @@
 # config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
 # under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
-The sum of what each rank has for a token, bf16, on the rank that the token is from.
+The weighted sum of each token's rows, bf16, on the rank that the token is from. Each rank adds up
+its own rows of a token, and sends the sum.
 
-    out[t] = sum over r of y[rank * room + t] of rank r + shared[t]
+    out[t] = sum over r of local_sum[rank * room + t] of rank r + shared[t]
+    local_sum[s] = sum over j of topk_weights[s, j] * y[inverse[s, j]]
 
-Sums are float32, in the order of ranks, and rounded once. Every rank sends `room` rows to every
-rank; rows without a token are sent, too, and not added. A vector is four columns.
+Places that y has no row for are not added. Local sums are float32, in the order of j, and rounded
+to bf16, as those of `combine`; their sums are float32, in the order of ranks, and rounded once.
+Every rank sends `room` local sums to every rank; those without a token are sent, too, and not
+added. A vector is four columns.
 
 `inbox` of a rank has a place for each vector of each rank. Rank r writes its places in the inbox of
 rank s in combine_ranks, and again in its next combine_ranks. Between the two is dispatch of r: it
@@ -60,6 +64,7 @@ USE_PDL = True  # start while the kernel before on the stream drains
 VECTOR = 4  # columns: 8 bytes, and in an inbox 16
 STEP = 16  # of this kernel, in FAILED; that of dispatch is 0
 MOST_RANKS = 8  # a vector of each is under way at once
+LOADS = 8  # rows of a token, of which a vector each is under way at once
 
 
 # shared/rounds.py.jinja
@@ -72,9 +77,19 @@ FAILED = 4  # after a wait that was too long, STEP + 1 + the rank that did not s
 FAILED_ROUND = 5  # the round of that wait
 
 
+# shared/combine_ranks/rows.py.jinja
+class Rows(NamedTuple):
+    """Rows of experts as words, and the places of tokens that they belong to."""
+
+    y: cute.Tensor
+    inverse: cute.Tensor  # rows of y, of the tokens of all ranks
+    weights: cute.Tensor  # of these places
+    room: Int32  # tokens of a rank
+
+
 # sm90/combine_ranks.py.jinja
 @cute.kernel
-def combine_ranks_kernel(y, inbox, peers, state, shared, out):
+def combine_ranks_kernel(rows, inbox, peers, state, shared, out, step):
     """Every thread sends some vectors to their ranks, and adds up some that come."""
     thread, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()
@@ -84,13 +99,13 @@ def combine_ranks_kernel(y, inbox, peers, state, shared, out):
     rank, ranks = state[RANK], cute.size(peers)
     number = state[DISPATCHED]
     wait = begin_wait(state, number)
-    room = y.shape[0] // ranks
-    first, step, every = cta * THREADS + thread, num_ctas * THREADS, room * y.shape[1]
-    for item in cutlass.range(first, every * (ranks - 1), step, unroll=1):
-        send(y, inbox, peers, (rank, wait), item)
-    for vector in cutlass.range(first, every, step, unroll=1):
-        elements = take(y, inbox, state, wait, (rank, ranks), vector)
-        token, column = vector // y.shape[1], vector % y.shape[1]
+    first = (thread // 32 * num_ctas + cta) * 32 + thread % 32  # with few vectors a warp of a CTA
+    distance, token, column = at_item(rows, first)
+    while distance < ranks - 1:
+        send(rows, inbox, peers, (rank, wait), (distance, token, column))
+        distance, token, column = behind(rows, (distance, token, column), step)
+    while distance < ranks:
+        elements = take(rows, inbox, state, wait, (rank, ranks), (token, column))
         if token < out.shape[0]:
             sums = cute.make_rmem_tensor(VECTOR, Float32)
             sums.fill(0.0)
@@ -99,33 +114,55 @@ def combine_ranks_kernel(y, inbox, peers, state, shared, out):
                     add(sums, elements[None, source], Float32(1.0))
             add_shared(sums, shared[token, column, None], Float32(1.0))
             store_sums(sums, out[token, column, None])
+        distance, token, column = behind(rows, (distance, token, column), step)
     if first == 0:
         state[COMBINED] = number
 
 
+# sm90/combine_ranks/items.py.jinja
+def at_item(rows, item):
+    """
+    Return where an item is: how many ranks behind this one, in which token of that rank, in which
+    column. Items are the vectors for the next rank, then those for the one behind it; the last ones
+    are those of this rank.
+    """
+    row = item // rows.y.shape[1]
+    return row // rows.room, row % rows.room, item % rows.y.shape[1]
+
+
+@cute.jit
+def behind(rows, at, step):
+    """Return where the item is that is a number of items, `step`, behind another one."""
+    distance, token, column = (here + more for here, more in zip(at, step, strict=True))
+    if column >= rows.y.shape[1]:
+        column -= rows.y.shape[1]
+        token += 1
+    if token >= rows.room:
+        token -= rows.room
+        distance += 1
+    return distance, token, column
+
+
 # sm90/combine_ranks/travel.py.jinja
 @cute.jit
-def send(y, inbox, peers, own, item):
-    """Send a vector. Items are all vectors for the next rank, then all for the one behind it."""
-    rank, wait = own
-    ranks = cute.size(peers)
-    every = y.shape[0] // ranks * y.shape[1]
-    vector, peer = item % every, (rank + 1 + item // every) % ranks
-    words = cute.make_rmem_tensor(2, Uint32)
-    row = peer * (y.shape[0] // ranks) + vector // y.shape[1]
-    cute.autovec_copy(y[row, vector % y.shape[1], None], words)
+def send(rows, inbox, peers, own, at):
+    """Send a vector of a token of another rank."""
+    (rank, wait), (distance, token, column) = own, at
+    ranks, vector = cute.size(peers), token * rows.y.shape[1] + column
+    peer = rank + 1 + distance
+    peer = peer - ranks if peer >= ranks else peer
     address = address_of(peers[peer], cute.size(inbox, mode=[1]), rank, vector)
+    words = local_sum(rows, peer * rows.room + token, column)
     send_vector(address, words, wait.number)
 
 
 @cute.jit
-def take(y, inbox, state, wait, ranks, vector):
+def take(rows, inbox, state, wait, ranks, at):
     """Wait for one vector of each rank; return the two elements of each, its own among them."""
-    rank, num_ranks = ranks
+    (rank, num_ranks), (token, column) = ranks, at
+    vector = token * rows.y.shape[1] + column
     elements = cute.make_rmem_tensor((2, MOST_RANKS), Int64)
-    words = cute.make_rmem_tensor(2, Uint32)
-    own = vector + rank * (y.shape[0] // num_ranks * y.shape[1])
-    cute.autovec_copy(y[own // y.shape[1], own % y.shape[1], None], words)
+    words = local_sum(rows, rank * rows.room + token, column)
     is_waiting = True
     while is_waiting:
         is_waiting = False
@@ -145,6 +182,54 @@ def take(y, inbox, state, wait, ranks, vector):
         if is_waiting:
             is_waiting = not is_over(state, wait, late)
     return elements
+
+
+# sm90/combine_ranks/local_sums.py.jinja
+@cute.jit
+def local_sum(rows, token, column):
+    """Return one vector of the sum of a token's rows, as `combine` computes it: two words."""
+    sums = cute.make_rmem_tensor(VECTOR, Float32)
+    sums.fill(0.0)
+    for first in cutlass.range(0, rows.inverse.shape[1], LOADS, unroll=1):
+        add_rows(sums, rows, token, first, column)
+    words = cute.make_rmem_tensor(VECTOR // 2, Uint32)
+    store_sums(sums, words)
+    return words
+
+
+@cute.jit
+def add_rows(sums, rows, token, first, column):
+    """Add one vector of LOADS rows of a token, the places from `first` on, in their order."""
+    weights = cute.make_rmem_tensor(LOADS, Float32)
+    words, found = load_rows(rows, token, first, column)
+    for i in cutlass.range_constexpr(LOADS):
+        if found[i] >= 0:
+            weights[i] = rows.weights[token, first + i]
+    for i in cutlass.range_constexpr(LOADS):
+        if found[i] >= 0:
+            add_words(sums, words[None, i], weights[i])
+
+
+# sm90/combine_ranks/load_rows.py.jinja
+@cute.jit
+def load_rows(rows, token, first, column):
+    """
+    Load one vector of LOADS rows of a token, of the places from `first` on.
+
+    All loads are under way before the first has ended. Return the words, and for each place the
+    row; -1 where y has none, and no words were loaded.
+    """
+    words = cute.make_rmem_tensor((VECTOR // 2, LOADS), Uint32)
+    found = cute.make_rmem_tensor(LOADS, Int32)
+    found.fill(-1)
+    for i in cutlass.range_constexpr(LOADS):
+        if first + i < rows.inverse.shape[1]:
+            found[i] = rows.inverse[token, first + i]
+    for i in cutlass.range_constexpr(LOADS):
+        found[i] = found[i] if found[i] < rows.y.shape[0] else Int32(-1)
+        if found[i] >= 0:
+            cute.autovec_copy(rows.y[found[i], column, None], words[None, i])
+    return words, found
 
 
 # sm90/combine_ranks/sums.py.jinja
@@ -181,13 +266,15 @@ def store_sums(sums, target):
 
 
 # sm90/combine_ranks.py.jinja
-def launch(y, inbox, peers, state, shared, out, num_sms, stream):
+def launch(y, inverse, weights, inbox, peers, state, shared, out, num_sms, stream):
     """Launch the kernel on `stream` for a GPU with `num_sms` SMs."""
-    y, out = words_of(y), words_of(out)
+    rows = Rows(words_of(y), inverse, weights, inverse.shape[0] // cute.size(peers))
+    out = words_of(out)
     shared = words_of(shared)
-    num_ctas = cute.ceil_div(y.shape[0] * y.shape[1], THREADS)
+    num_ctas = cute.ceil_div(inverse.shape[0] * out.shape[1], 32)
     num_ctas = cutlass.max(cutlass.min(num_ctas, cutlass.min(num_sms, CTAS)), 1)
-    combine_ranks_kernel(y, inbox, peers, state, shared, out).launch(
+    step = at_item(rows, num_ctas * THREADS)
+    combine_ranks_kernel(rows, inbox, peers, state, shared, out, step).launch(
         grid=[num_ctas, 1, 1],
         block=[THREADS, 1, 1],
         min_blocks_per_mp=1,
@@ -204,7 +291,7 @@ def arguments():
     At each call tvm-ffi checks types, ranks, that sizes agree, the divisors written here, and
     alignment.
     """
-    tokens, rows, ranks = (cute.sym_int() for _ in range(3))
+    tokens, rows, pairs, places, ranks = (cute.sym_int() for _ in range(5))
     columns = cute.sym_int(divisibility=VECTOR)
 
     def tensor(dtype, *shape, divisor=1, align=4):
@@ -213,6 +300,8 @@ def arguments():
 
     return (
         tensor(cutlass.BFloat16, rows, columns, divisor=VECTOR, align=8),
+        tensor(Int32, pairs, places),
+        tensor(Float32, pairs, places),
         tensor(Int32, ranks, cute.sym_int(), 4, divisor=4, align=16),
         tensor(Int64, ranks, align=8),
         tensor(Int32, 8),
@@ -225,14 +314,15 @@ def arguments():
 
 # sm90/combine_ranks/entry_failing.py.jinja
 @cute.jit
-def combine_ranks(y, inbox, peers, state, shared, out, num_sms, stream):
+def combine_ranks(y, inverse, topk_weights, inbox, peers, state, shared, out, num_sms, stream):
     """
-    Send, take and add sums.
+    Send, take and add up.
 
-    y: (ranks * room, H) bf16. inbox: (ranks, places, 4) int32, of this rank, contiguous. peers:
-    (ranks,) int64, addresses of all ranks'. state: (8,) int32. shared, out: (T, H) bf16.
+    y: (M, H) bf16. inverse: (ranks * room, top_k) int32, rows of y. topk_weights: of the same shape,
+    float32. inbox: (ranks, places, 4) int32, of this rank, contiguous. peers: (ranks,) int64,
+    addresses of all ranks'. state: (8,) int32. shared, out: (T, H) bf16.
     """
-    launch(y, inbox, peers, state, shared, out, num_sms, stream)
+    launch(y, inverse, topk_weights, inbox, peers, state, shared, out, num_sms, stream)
 
 
 # sm90/shared/words_of.py.jinja
@@ -286,22 +376,22 @@ class Wait(NamedTuple):
 
     number: Int32  # the round
     begin: Int64  # nanoseconds
-    limit: Int64  # nanoseconds; 0 if an earlier wait came to its limit
+    limit_ms: Int32  # 0 if an earlier wait came to its limit
 
 
 @cute.jit
 def begin_wait(state, number):
     """Return what to wait for; the limit is 0 once an earlier wait has come to its own."""
     failed = cute.arch.load(state.iterator + FAILED, Int32, sem="relaxed", scope="gpu")
-    limit = Int64(state[LIMIT_MS]) * 1_000_000
-    return Wait(number, cute.arch.globaltimer(), limit if failed == 0 else Int64(0))
+    limit_ms = state[LIMIT_MS]
+    return Wait(number, cute.arch.globaltimer(), limit_ms if failed == 0 else Int32(0))
 
 
 @cute.jit
 def is_over(state, wait, source):
     """Say whether a wait for rank `source` has come to its limit; the first ones are noted."""
-    over = cute.arch.globaltimer() - wait.begin >= wait.limit
-    if over & (wait.limit > 0):
+    over = cute.arch.globaltimer() - wait.begin >= Int64(wait.limit_ms) * 1_000_000
+    if over & (wait.limit_ms > 0):
         word = Int32(STEP) + source + 1
         cute.arch.store(state.iterator + FAILED, word, sem="relaxed", scope="gpu")
         cute.arch.store(state.iterator + FAILED_ROUND, wait.number, sem="relaxed", scope="gpu")

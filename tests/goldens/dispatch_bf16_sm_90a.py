@@ -4,8 +4,8 @@
 #
 # It comes from this config, which always gives the same text:
 #
-#     {"by_flags":false,"can_mask":false,"format":"none","op":"dispatch","tiling":{"ctas":128,
-#     "threads":256,"use_pdl":true}}
+#     {"by_flags":false,"can_mask":false,"format":"none","leaves":false,"op":"dispatch",
+#     "sorts":false,"tiling":{"ctas":128,"threads":256,"use_pdl":true}}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
 # `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
@@ -100,8 +100,8 @@ def dispatch_kernel(given, inbox, peers, state, received):
     rank, ranks = state[RANK], cute.size(peers)
     number = state[COMBINED] + 1
     wait = begin_wait(state, number)
-    columns = received.x.shape[1]
-    record = Record(columns, columns + received.ids.shape[1], received.x.shape[0] // ranks)
+    columns = given.x.shape[1]
+    record = Record(columns, columns + received.ids.shape[1], received.ids.shape[0] // ranks)
     first, step = cta * THREADS + thread, num_ctas * THREADS
     every = record.room * record.length
     for item in cutlass.range(first, every * ranks, step, unroll=1):
@@ -168,6 +168,11 @@ def take(received, inbox, state, wait, record, ranks, item):
     rank, num_ranks = ranks
     every = record.room * record.length
     vector, source = item % every, (rank + item // every) % num_ranks
+    words = await_words(inbox, state, wait, source, vector)
+    keep_words(received, record, source, vector, words)
+@cute.jit
+def await_words(inbox, state, wait, source, vector):
+    """Wait for a vector of rank `source`."""
     places = cute.size(inbox, mode=[1])
     address = address_of(inbox.iterator.toint(), places, source, vector)
     elements = cute.make_rmem_tensor(2, Int64)
@@ -179,7 +184,7 @@ def take(received, inbox, state, wait, record, ranks, item):
             is_waiting = not is_over(state, wait, source)
     words = cute.make_rmem_tensor(2, Uint32)
     words[0], words[1] = Uint32(elements[0]), Uint32(elements[1])
-    keep_words(received, record, source, vector, words)
+    return words
 
 
 # sm90/dispatch.py.jinja
@@ -187,8 +192,8 @@ def launch(given, inbox, peers, state, received, num_sms, stream):
     """Launch the kernel on `stream` for a GPU with `num_sms` SMs."""
     given = given._replace(x=words_of(given.x))
     received = received._replace(x=words_of(received.x))
-    columns = received.x.shape[1] + received.ids.shape[1]
-    num_ctas = cute.ceil_div(received.x.shape[0] * columns, THREADS)
+    columns = given.x.shape[1] + received.ids.shape[1]
+    num_ctas = cute.ceil_div(received.ids.shape[0] * columns, THREADS)
     num_ctas = cutlass.max(cutlass.min(num_ctas, cutlass.min(num_sms, CTAS)), 1)
     dispatch_kernel(given, inbox, peers, state, received).launch(
         grid=[num_ctas, 1, 1],
@@ -232,7 +237,10 @@ def arguments():
 # sm90/dispatch/entry_failing.py.jinja
 @cute.jit
 def dispatch(
-    x, topk_ids, topk_weights, inbox, peers, state, out_x, out_ids, out_weights, num_sms, stream
+    x, topk_ids, topk_weights, inbox, peers, state,
+    out_x,
+    out_ids, out_weights,
+    num_sms, stream,
 ):
     """
     Send and take tokens.
@@ -298,22 +306,22 @@ class Wait(NamedTuple):
 
     number: Int32  # the round
     begin: Int64  # nanoseconds
-    limit: Int64  # nanoseconds; 0 if an earlier wait came to its limit
+    limit_ms: Int32  # 0 if an earlier wait came to its limit
 
 
 @cute.jit
 def begin_wait(state, number):
     """Return what to wait for; the limit is 0 once an earlier wait has come to its own."""
     failed = cute.arch.load(state.iterator + FAILED, Int32, sem="relaxed", scope="gpu")
-    limit = Int64(state[LIMIT_MS]) * 1_000_000
-    return Wait(number, cute.arch.globaltimer(), limit if failed == 0 else Int64(0))
+    limit_ms = state[LIMIT_MS]
+    return Wait(number, cute.arch.globaltimer(), limit_ms if failed == 0 else Int32(0))
 
 
 @cute.jit
 def is_over(state, wait, source):
     """Say whether a wait for rank `source` has come to its limit; the first ones are noted."""
-    over = cute.arch.globaltimer() - wait.begin >= wait.limit
-    if over & (wait.limit > 0):
+    over = cute.arch.globaltimer() - wait.begin >= Int64(wait.limit_ms) * 1_000_000
+    if over & (wait.limit_ms > 0):
         word = Int32(STEP) + source + 1
         cute.arch.store(state.iterator + FAILED, word, sem="relaxed", scope="gpu")
         cute.arch.store(state.iterator + FAILED_ROUND, wait.number, sem="relaxed", scope="gpu")
