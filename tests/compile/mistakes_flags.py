@@ -66,7 +66,7 @@ FLAG_MISTAKES = [
     Mistake("number and count change places", "Int64(num_ctas) << 32 | Int64(number)",
             "Int64(number) << 32 | Int64(num_ctas)", _HANGS, **_FLAGS),
     Mistake("the first flag counts before it came", _COUNT, "is_waiting = cta < num_ctas",
-            **_FLAGS),
+            modes="eager,slow-links", counts=(20, 20), **_FLAGS),
     Mistake("the first flag counts for all", _COUNT, "is_waiting = number != wait.number",
             counts=(40, 40), **_FLAGS),
     Mistake("all flags must come", _COUNT, "is_waiting = True", _HANGS, **_FLAGS),
