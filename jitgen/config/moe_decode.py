@@ -16,6 +16,9 @@ from jitgen.support.frozen import frozen
 MOST_TOKENS = 8
 """Most tokens of a call; all of them are columns of each product."""
 
+MOST_EXPERTS = 512
+"""Most experts on a device; a CTA has a word of 16 bytes for each."""
+
 MOST_PAIRS = 64
 """Most pairs of a token and an expert; a warp lists their experts, two pairs in each lane."""
 
@@ -34,8 +37,7 @@ class Tiling(Part):
     Attributes:
         warpgroups: Warpgroups that multiply; each has one more warp, which loads its weights.
         stages: Pipeline stages of each warpgroup, of 16 rows of weights x 512 columns.
-        room: Most chunks of 512 columns of a token. If there are few, an SM has room for a CTA of
-            the next launch, which then begins while this one ends.
+        room: Most chunks of 512 columns of a token.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
     """
@@ -104,7 +106,7 @@ class MoeDecodeProblem(UngroupedTokens):
 
     op: ClassVar[str] = "moe_decode"
     m: int = of(int, least=0, most=MOST_TOKENS)
-    experts: int = of(int, most=MAX_SIZE)
+    experts: int = of(int, most=MOST_EXPERTS)
     top_k: int = of(int, most=MOST_PAIRS)
     hidden: int = of(int, most=MAX_SIZE)
     intermediate: int = of(int, most=MAX_SIZE)

@@ -17,7 +17,7 @@ from torch.compiler import is_compiling
 
 from jitgen.config import Arch, Numerics
 from jitgen.config.activation_quantize import Activation
-from jitgen.config.moe_decode import MOST_PAIRS, MOST_TOKENS, MoeDecodeProblem
+from jitgen.config.moe_decode import MOST_EXPERTS, MOST_PAIRS, MOST_TOKENS, MoeDecodeProblem
 from jitgen.errors import UnsupportedConfig
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.early import may_be_asked_for
@@ -33,9 +33,9 @@ from jitgen.targets.legality import target
 
 FASTER_TOKENS = 4
 """
-Most tokens for which one launch is chosen automatically. On an H200, measured on 2026-11-28, it
-took 0.63 to 0.96 of the chain's time for 1, 2 and 4 tokens of five layers, of 25 MB to 1.3 GB of
-chosen weights, and 0.91 to 1.10 of it for 8 tokens.
+Most tokens for which one launch is chosen automatically. On an H200, measured on 2026-11-29, it
+took 0.61 to 0.95 of the chain's time for 1, 2 and 4 tokens of five layers, of 25 MB to 1.3 GB of
+chosen weights, and 0.83 to 1.02 of it for 8 tokens.
 """
 
 
@@ -59,7 +59,7 @@ def problem_of(config: MoEConfig, weights: ExpertWeights, tokens: int) -> MoeDec
     )
     is_usual = config.activation == Activation.SWIGLU and not config.interleaved
     is_fast = Numerics(config.numerics or settings.numerics) is Numerics.FAST
-    is_few = 0 < tokens <= most_tokens(config)
+    is_few = 0 < tokens <= most_tokens(config) and weights.groups <= MOST_EXPERTS
     if not (is_plain and is_usual and is_fast and is_few) or config.zero_experts:
         return None
     return MoeDecodeProblem(

@@ -6,6 +6,8 @@ from __future__ import annotations
 from tests.compile.mutations import Mutation, rewrite
 
 _SYNC = "        sync_warpgroup(schedule.warpgroup)\n"
+_ASK = "        next_first, next_second = ask_for(schedule, exchange, behind)\n"
+_MULTIPLIED = f"{_SYNC[:-1]}  # all warps have multiplied with the tile before\n"
 
 EDITS: dict[str, tuple[str, str]] = {
     # the list of experts
@@ -19,24 +21,28 @@ EDITS: dict[str, tuple[str, str]] = {
         "topk_ids[token[i], place]",
     ),
     "pairs beyond the first 32 count as those": (
-        "pair = source + 32 * half",
-        "pair = source",
+        "else 32 + first_of(high)",
+        "else first_of(high)",
+    ),
+    "the table has all pairs in one word": (
+        "atomic_or(row + i, Int32(1)",
+        "atomic_or(row, Int32(1)",
     ),
     "the places of later pairs begin anew": (
         "place = before + cute.arch.popc(found[1] & below)",
         "place = cute.arch.popc(found[1] & below)",
     ),
     "a token that chose an expert twice has the first weight": (
-        "weight[i] += of_other if is_own else Float32(0.0)",
-        "weight[i] = of_other if is_own & (pair == own_first[i]) else weight[i]",
+        "            weight[i] = Float32(0.0)\n            while of_token != 0:",
+        "            while of_token == 0:",
     ),
     "a token has the weights of all": (
-        "is_own = is_same & (its_token == token[i])",
-        "is_own = is_same",
+        " & Uint64(2**64 - 1) >> Uint64(64 - top_k)",
+        "",
     ),
     "an expert's tokens are those of its first pair": (
-        "chosen[i] |= Int32(1) << its_token if is_same else Int32(0)",
-        "chosen[i] |= Int32(1) << token[i] if is_same else Int32(0)",
+        "lists.chosen[place] = table[2, own[i]]",
+        "lists.chosen[place] = Int32(1) << token[i]",
     ),
     "experts of later pairs are not counted": (
         "lists.count[0] = before + cute.arch.popc(found[1])",
@@ -77,30 +83,38 @@ EDITS: dict[str, tuple[str, str]] = {
     ),
     "a stage is free while it is multiplied": ("    warpgroup.wait_group(0)\n", ""),
     "warpgroups share their stages": (
-        "slot = schedule.warpgroup * STAGES + load.index",
-        "slot = load.index",
+        "slot = schedule.warpgroup * STAGES + load.index\n    cute.arch.mbarrier_wait",
+        "slot = load.index\n    cute.arch.mbarrier_wait",
     ),
     # weights
     "ups are gates": ("rows = unit, unit + schedule.units_of_h", "rows = unit, unit"),
     "both halves of a stage are one": (
-        "weights.halves[None, 2 * slot + half]",
-        "weights.halves[None, 2 * slot]",
+        "weights.boxes[None, (2 * slot + half) * count + i]",
+        "weights.boxes[None, 2 * slot * count + i]",
     ),
     "columns of out are taken twice": (
         "rows = unit, unit + schedule.num_ctas",
         "rows = unit, unit",
     ),
     "all blocks have the first one's scale": (
-        "chunk * BLOCKS + lane % BLOCKS, last_block)",
-        "chunk * BLOCKS, last_block)",
+        "box * size + place % size",
+        "box * size",
     ),
     "ups have the scales of gates": (
         "row = rows[0] if lane < BLOCKS else rows[1]",
         "row = rows[0]",
     ),
     "pieces of h are taken by the wrong warpgroup": (
-        "return (schedule.warpgroup + WARPGROUPS - own % WARPGROUPS) % WARPGROUPS",
-        "return Int32(0)",
+        "cutlass.range(share.first_piece, pieces, WARPGROUPS, unroll=1)",
+        "cutlass.range(schedule.warpgroup, pieces, WARPGROUPS, unroll=1)",
+    ),
+    "both parts of a piece are one": (
+        "part_of(schedule, lists, 2 * piece + 1)",
+        "part_of(schedule, lists, 2 * piece)",
+    ),
+    "both parts of a piece have the scales of one": (
+        "expert = parts[1][0] if place >= BLOCKS // 2 else expert",
+        "expert = parts[0][0]",
     ),
     # products
     "sums of stages add up": ("cute.gemm(mmas[min(k, 1)], acc", "cute.gemm(mmas[1], acc"),
@@ -116,27 +130,29 @@ EDITS: dict[str, tuple[str, str]] = {
         "promote(total, acc, scales, tiles.factors, chunk * BLOCKS)",
         "promote(total, acc, scales, tiles.factors, 0)",
     ),
-    "units of h are sums of all before": ("        total.fill(0.0)\n", ""),
+    "units of h are sums of all before": (
+        "        total.fill(0.0)\n        if turn",
+        "        if turn",
+    ),
     "half of the blocks are left out of gates": (
-        "gate = sums[row, token, 0, 0] + sums[row, token, 1, 0]",
-        "gate = sums[row, token, 0, 0]",
+        "for half in cutlass.range_constexpr(2):\n                    for n",
+        "for half in (0,):\n                    for n",
     ),
     "sums of a unit are read before all are there": (
-        f"        store_total(total, own)\n{_SYNC}",
-        "        store_total(total, own)\n",
+        f"            store_total(total, own[None, None, None, None, buffer])\n    {_SYNC}",
+        "            store_total(total, own[None, None, None, None, buffer])\n",
     ),
-    "one buffer serves all units": ("        buffer ^= 1", "        buffer ^= 0"),
+    "one buffer serves all units": (
+        "buffer ^= 1  # the other",
+        "buffer ^= 0  # the other",
+    ),
     "h is multiplied before all of it is there": (
-        f'        cute.arch.fence_proxy("async.shared", space="cta")\n{_SYNC}',
+        f'        cute.arch.fence_proxy("async.shared", space="cta")\n{_MULTIPLIED}',
         '        cute.arch.fence_proxy("async.shared", space="cta")\n',
     ),
     "h is multiplied without a fence": (
-        f'        cute.arch.fence_proxy("async.shared", space="cta")\n{_SYNC}',
-        _SYNC,
-    ),
-    "the next h comes while one is multiplied": (
-        f"{_SYNC[:-1]}  # all warps have multiplied: the next piece may come\n",
-        "",
+        f'        cute.arch.fence_proxy("async.shared", space="cta")\n{_MULTIPLIED}',
+        _MULTIPLIED,
     ),
     "no warpgroup waits for the sums of others": (
         "    cute.arch.barrier(barrier_id=READY, number_of_threads=MATH_THREADS)\n    own",
@@ -157,21 +173,29 @@ EDITS: dict[str, tuple[str, str]] = {
         "return 0",
     ),
     "a token's words are the next one's": (
-        "        left &= left - 1\n        first, second = ask_for_words",
-        "        left &= left - 1\n        ask_for_words",
+        "        first, second = next_first, next_second\n",
+        "",
     ),
     "h has no weight": ("factor = scales[0] * weight if", "factor = scales[0] if"),
+    "blocks beyond the last are waited for": (
+        " & (block < schedule.blocks_of_h)\n",
+        "\n",
+    ),
+    "rows of h of two experts are one": (
+        "row = (place * schedule.num_tokens + token) * (",
+        "row = token * (",
+    ),
+    "one tile serves all pieces of h": (
+        "        buffer ^= 1\n    return totals",
+        "        buffer ^= 0\n    return totals",
+    ),
+    "words that were asked for are of the token before": (
+        f"        behind = next_of(schedule, lists, behind)\n{_ASK}    return",
+        f"{_ASK}    return",
+    ),
     "tokens that did not choose an expert have its factor": (
         "    factor = Float32(0.0)  # of the token that has the lane's number\n",
         "    factor = Float32(1.0)\n",
-    ),
-    "blocks beyond the last are waited for": (
-        "return lists.chosen[place] if block < schedule.blocks_of_h else Int32(0)",
-        "return lists.chosen[place]",
-    ),
-    "rows of h of two experts are one": (
-        "row = Int64(place * schedule.num_tokens + token)",
-        "row = Int64(token)",
     ),
     # tokens
     "tokens are not swizzled": ("(lane ^ (token << 2))", "lane"),
@@ -184,9 +208,9 @@ EDITS: dict[str, tuple[str, str]] = {
         "quotient = cute.math.fma(-excess, inverse, quotient)",
         "quotient = quotient * Float32(1.0)",
     ),
-    "the largest magnitude is the first lane's": (
-        "scale_of(across_lanes(scales[n], 32))",
-        "scale_of(across_lanes(scales[n], 16))",
+    "the largest magnitude is the lane's own": (
+        'cute.arch.warp_redux_sync(magnitude, "max").bitcast(Float32)',
+        "magnitude.bitcast(Float32)",
     ),
     "negative numbers are no magnitudes": (
         "bits = numbers[i, n].bitcast(Uint32) & Uint32(0x7FFFFFFF)",
@@ -199,6 +223,27 @@ EDITS: dict[str, tuple[str, str]] = {
     "tokens are multiplied before they are there": (
         "        cute.arch.barrier(barrier_id=READY, number_of_threads=THREADS)\n",
         "",
+    ),
+    # shares
+    "a unit that is shared is what one warpgroup has of it": (
+        "for group in cutlass.range(first, last + 1, unroll=1):",
+        "for group in cutlass.range(first, first + 1, unroll=1):",
+    ),
+    "a unit has what its warpgroups have of the one before": (
+        "part = buffer if group == first else Int32(HEAD)",
+        "part = buffer",
+    ),
+    "the end of a unit is lost": (
+        "store_total(total, own[None, None, None, None, part])\n                total.fill",
+        "total.fill",
+    ),
+    "the end of a unit is in the next one": (
+        "                total.fill(0.0)\n",
+        "",
+    ),
+    "units that are shared are sent before all of them are there": (
+        "        cute.arch.barrier(barrier_id=READY, number_of_threads=MATH_THREADS)\n        if",
+        "        if",
     ),
 }
 """

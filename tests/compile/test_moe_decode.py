@@ -31,7 +31,7 @@ pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cach
 
 NIGHTLY = pytest.mark.nightly
 KERNELS = [
-    *("e4m3_block128_room4_nopdl", "e4m3_block128_shared_w2"),
+    *("e4m3_block128_room4_nopdl", "e4m3_block128_shared_w3"),
     "e4m3_block128_shared_weighted_w3_s4_room8",
 ]
 HIDDEN, INNER, EXPERTS, TOP_K = 256, 128, 4, 2
@@ -156,6 +156,15 @@ def wide() -> Experts:
     return Experts(w13, torch.ones(1, 2, 17), w2, torch.ones(1, 17, 1))
 
 
+def many() -> Experts:
+    """Return one expert 513 times."""
+    w13, w2 = (
+        torch.ones(1, *shape).to(torch.float8_e4m3fn).expand(513, -1, -1)
+        for shape in ((2 * INNER, HIDDEN), (HIDDEN, INNER))
+    )
+    return Experts(w13, torch.ones(513, 2, 2), w2, torch.ones(513, 2, 1))
+
+
 class TestRefusals:
     def call(self, tokens: int = 2, num_sms: int = 4, **more: object) -> torch.Tensor:
         x, factors, ids = tokens_of(tokens)
@@ -183,6 +192,7 @@ class TestRefusals:
                 | {"config": config_of("e4m3_block128_room4")},
                 "config: must have room for 2176 columns",
             ),
+            ({"experts": many()}, "w2: must have at most 512 experts"),
             ({"out": torch.ones(2, 3).bfloat16()}, "out: must have shape"),
         ],
     )
@@ -198,12 +208,12 @@ class TestRefusals:
             moe_decode(x, ids.int(), factors, experts, Exchange.of(1, TOP_K, INNER))
 
 
-PROGRAM = "moe_decode_e4m3_block128_w2_sm_90a"
+PROGRAM = "moe_decode_e4m3_block128_w3_sm_90a"
 
 
 @pytest.fixture(scope="module")
 def programs() -> Programs:
-    sizes = Sizes.of_numbers(config_of("e4m3_block128_w2"), 3, 2, 5, 256, 128)
+    sizes = Sizes.of_numbers(config_of("e4m3_block128_w3"), 3, 2, 5, 256, 128)
     return Programs({"layer": (PROGRAM, sizes)})
 
 

@@ -56,7 +56,7 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import cutlass.utils.hopper_helpers as hopper
-from cutlass import Float32, Int32, Int64, Uint32
+from cutlass import Float32, Int32, Int64, Uint32, Uint64
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from cutlass.memory import SmemAllocator
@@ -70,12 +70,12 @@ USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
 THREADS = 640
-CTAS_PER_SM = 1  # that there is room for
 TILES = 4  # pairs of units of out that a CTA has sums for
 
 DTYPE = cutlass.Float8E4M3FN
 TOKENS = 8  # most of them: columns of a product
 PAIRS = 64  # most pairs of a token and an expert
+EXPERTS = 512  # most of them
 UNIT = 8  # rows of weights that are loaded together
 BLOCK = 128  # columns that share a scale
 BLOCKS = 4  # of a chunk
@@ -92,7 +92,8 @@ LOG2_E = 1.4426950408889634
 HIGH_LOG2_E = 47274 * 2.0**-15  # its first 16 bits
 LOW_LOG2_E = LOG2_E - HIGH_LOG2_E
 LN_2 = 0.6931471805599453
-LISTED, READY = 1, 2  # named barriers: experts are listed; tokens are quantised, too. Warpgroups' follow
+HEAD, OWN = 0, 1  # sums of a unit that another warpgroup began, and of one that began here
+LISTED, READY = 1, 2  # barriers: experts are listed; tokens are quantised. Warpgroups' follow
 
 
 # sm90/moe_decode/kernel.py.jinja
@@ -102,15 +103,16 @@ class SharedStorage:
 
     weights: cute.struct.Align[cute.struct.MemRange[DTYPE, 2 * UNIT * CHUNK * SLOTS], 1024]
     x: cute.struct.Align[cute.struct.MemRange[DTYPE, TOKENS * CHUNK * CHUNKS], 1024]
-    h: cute.struct.Align[cute.struct.MemRange[DTYPE, TOKENS * CHUNK * WARPGROUPS], 1024]
+    h: cute.struct.Align[cute.struct.MemRange[DTYPE, 2 * TOKENS * CHUNK * WARPGROUPS], 1024]
     sums: cute.struct.Align[cute.struct.MemRange[Float32, 256 * 2 * WARPGROUPS], 16]
     x_factor: cute.struct.Align[cute.struct.MemRange[Float32, TOKENS * BLOCKS * CHUNKS], 16]
-    h_factor: cute.struct.Align[cute.struct.MemRange[Float32, TOKENS * BLOCKS * WARPGROUPS], 16]
+    h_factor: cute.struct.Align[cute.struct.MemRange[Float32, 2 * TOKENS * BLOCKS * WARPGROUPS], 16]
     scale: cute.struct.Align[cute.struct.MemRange[Float32, 2 * BLOCKS * SLOTS], 16]
     expert: cute.struct.MemRange[Int32, PAIRS]
     chosen: cute.struct.MemRange[Int32, PAIRS]
     weight: cute.struct.MemRange[Float32, PAIRS * TOKENS]
     count: cute.struct.MemRange[Int32, 2]
+    table: cute.struct.Align[cute.struct.MemRange[Int32, 4 * EXPERTS], 16]
     barriers: cute.struct.MemRange[Int64, 2 * SLOTS]
 
 
@@ -125,7 +127,8 @@ class Schedule(NamedTuple):
     units_of_out: Int32
     blocks_of_h: Int32  # of an expert
     chunks_of_x: Int32
-    chunks_of_h: Int32
+    parts_of_h: Int32  # of two blocks
+    step: tuple  # from a piece to the next of a warpgroup: experts, parts
 
 
 @cute.kernel
@@ -154,7 +157,7 @@ def moe_decode_kernel(x, routing, maps, exchange, state, out):
     sH = storage.h.get_tensor(layout_h.outer, swizzle=layout_h.inner)
     sWeights = storage.weights.get_tensor(layout_w.outer, swizzle=layout_w.inner)
     x_tiles = tiles_of(storage.x, storage.x_factor, CHUNKS)
-    h_tiles = tiles_of(storage.h, storage.h_factor, WARPGROUPS)
+    h_tiles = tiles_of(storage.h, storage.h_factor, 2 * WARPGROUPS)
     ring = Ring(
         full=storage.barriers.data_ptr(),
         empty=storage.barriers.data_ptr() + SLOTS,
@@ -163,7 +166,10 @@ def moe_decode_kernel(x, routing, maps, exchange, state, out):
     blocks_of_h = cute.size(down_map[1], mode=[2])
     chunks_of_x = cute.ceil_div(cute.size(up_map[1], mode=[2]), BLOCKS)
     clear(x_tiles, chunks_of_x)
-    clear(h_tiles, WARPGROUPS)
+    clear(h_tiles, 2 * WARPGROUPS)
+    table = storage.table.get_tensor(cute.make_layout((4, EXPERTS)))
+    for i in cutlass.range(thread, 4 * EXPERTS, THREADS, unroll=1):
+        table[i % 4, i // 4] = 0
     if thread < SLOTS:
         cute.arch.mbarrier_init(ring.full + thread, 1 + 2 * BLOCKS)  # weights; scales, one a lane
         cute.arch.mbarrier_init(ring.empty + thread, 4)  # math warps of a warpgroup
@@ -174,6 +180,8 @@ def moe_decode_kernel(x, routing, maps, exchange, state, out):
     cute.arch.griddepcontrol_launch_dependents()  # they run up to their own wait
 
     is_loading = warp >= math_warps
+    parts_of_h = cute.ceil_div(blocks_of_h, BLOCKS // 2)
+    step = 2 * WARPGROUPS // parts_of_h
     schedule = Schedule(
         cta=cta,
         num_ctas=num_ctas,
@@ -183,19 +191,17 @@ def moe_decode_kernel(x, routing, maps, exchange, state, out):
         units_of_out=cute.size(down_map[1], mode=[0]) // UNIT,
         blocks_of_h=blocks_of_h,
         chunks_of_x=chunks_of_x,
-        chunks_of_h=cute.ceil_div(blocks_of_h, BLOCKS),
+        parts_of_h=parts_of_h,
+        step=(step, 2 * WARPGROUPS - step * parts_of_h),
     )
     if is_loading:
         if warp == math_warps:
             num_experts = cute.size(up_map[1], mode=[3])
-            list_experts(lists, topk_ids, topk_weights, first_expert, num_experts)
+            list_experts(lists, table, topk_ids, topk_weights, first_expert, num_experts)
         cute.arch.barrier(barrier_id=LISTED, number_of_threads=32 * WARPGROUPS)
         cute.arch.barrier_arrive(barrier_id=READY, number_of_threads=THREADS, aligned=False)
-        halves = cute.make_layout(
-            (UNIT, BLOCK, BLOCKS, 2 * SLOTS), stride=(BLOCK, 1, UNIT * BLOCK, UNIT * CHUNK)
-        )
-        boxes = storage.weights.get_tensor(halves, swizzle=layout_w.inner)
-        up, down = weights_of(up_map, boxes), weights_of(down_map, boxes)
+        up = weights_of(up_map, storage.weights, layout_w.inner, BLOCKS)
+        down = weights_of(down_map, storage.weights, layout_w.inner, BLOCKS // 2)
         load_weights(schedule, lists, ring, up, down)
     else:
         ticket = Int64(0)
@@ -221,8 +227,12 @@ def moe_decode_kernel(x, routing, maps, exchange, state, out):
         tCrH = start.make_fragment_B(part.partition_B(sH))
         mmas = (start, go_on)
         send = (exchange, sums)
-        load = up_product(schedule, lists, ring, mmas, weights, tCrX, x_tiles, send)
-        totals = down_product(schedule, lists, ring, mmas, weights, tCrH, h_tiles, exchange, load)
+        share = share_of(schedule, lists)
+        place = first_place(schedule, lists, share)
+        load = up_product(schedule, lists, share, ring, mmas, weights, tCrX, x_tiles, send)
+        totals = down_product(
+            schedule, lists, place, ring, mmas, weights, tCrH, h_tiles, exchange, load
+        )
         add_up(schedule, sums_of_out, totals, out)
 
 
@@ -232,7 +242,7 @@ def shared_layouts():
     return (
         hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, DTYPE, SLOTS),
         hopper.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, DTYPE, CHUNKS),
-        hopper.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, DTYPE, WARPGROUPS),
+        hopper.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, DTYPE, 2 * WARPGROUPS),
     )
 
 
@@ -258,44 +268,47 @@ def tiled_mma():
     )
 
 
-def map_of(weights):
-    """Return how the TMA unit loads a unit of weights, block after block: on the host."""
+def map_of(weights, blocks):
+    """Return how the TMA unit loads some blocks of a unit of weights: on the host."""
     groups, rows, columns = weights.shape
     of_group, of_row, _ = weights.stride
     layout = cute.make_layout(
         (rows, BLOCK, columns // BLOCK, groups), stride=(of_row, 1, BLOCK, of_group)
     )
-    box = cute.make_layout((UNIT, BLOCK, BLOCKS), stride=(BLOCK, 1, UNIT * BLOCK))
+    box = cute.make_layout((UNIT, BLOCK, blocks), stride=(BLOCK, 1, UNIT * BLOCK))
     return cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(),
         cute.make_tensor(weights.iterator, layout),
         cute.make_composed_layout(shared_layouts()[0].inner, 0, box),
-        (UNIT, BLOCK, BLOCKS),
+        (UNIT, BLOCK, blocks),
     )
 
 
-def weights_of(source, boxes):
-    """Return weights as a load warp reads them, and the halves of stages that it fills."""
+def weights_of(source, target, swizzle, blocks):
+    """Return weights as a load warp reads them, and the boxes of stages that it fills."""
     tma, gmem, scale = source
-    tiles = cute.local_tile(gmem, (UNIT, BLOCK, BLOCKS), (None, 0, None, None))
-    halves, units = cpasync.tma_partition(
+    tiles = cute.local_tile(gmem, (UNIT, BLOCK, blocks), (None, 0, None, None))
+    shape = (UNIT, BLOCK, blocks, 2 * SLOTS * BLOCKS // blocks)
+    stride = (BLOCK, 1, UNIT * BLOCK, UNIT * BLOCK * blocks)
+    boxes = target.get_tensor(cute.make_layout(shape, stride=stride), swizzle=swizzle)
+    boxes, units = cpasync.tma_partition(
         tma,
         0,
         cute.make_layout(1),
         cute.group_modes(boxes, 0, 3),
         cute.group_modes(tiles, 0, 3),
     )
-    return Weights(tma, units, halves, scale)
+    return Weights(tma, units, boxes, scale)
 
 
 def launch(x, routing, experts, exchange, state, out, num_ctas, stream):
     """Launch the kernel on `stream` with `num_ctas` CTAs."""
     w13, w13_scale, w2, w2_scale = experts
-    maps = (*map_of(w13), w13_scale), (*map_of(w2), w2_scale)
+    maps = (*map_of(w13, BLOCKS), w13_scale), (*map_of(w2, BLOCKS // 2), w2_scale)
     moe_decode_kernel(words_of(x), routing, maps, exchange, state, out).launch(
         grid=[num_ctas, 1, 1],
         block=[THREADS, 1, 1],
-        min_blocks_per_mp=CTAS_PER_SM,
+        min_blocks_per_mp=1,
         preferred_smem_carveout=100,  # all of it; without, the compiler would ask a GPU
         stream=stream,
         use_pdl=USE_PDL,
@@ -392,43 +405,45 @@ def launch_of(ticket, state, num_ctas):
 
 
 @cute.jit
-def list_experts(lists, topk_ids, topk_weights, first_expert, num_experts):
+def list_experts(lists, table, topk_ids, topk_weights, first_expert, num_experts):
     """
     List the experts here that tokens chose, in the order in which they first occur.
 
-    A lane has two pairs, 32 apart. The first pair of an expert lists it, and the first of a token
-    its weight: the sum of them, if the token chose the expert twice.
+    A lane has two pairs, 32 apart. `table`, cleared, gets the pairs of each expert, a bit for each
+    in two words, and its tokens. The first pair of an expert lists it, and the first of a token its
+    weight: the sum of them, if the token chose the expert twice.
     """
     lane = cute.arch.lane_idx()
     top_k = cute.size(topk_ids, mode=[1])
     num_pairs = cute.size(topk_ids)
     own, token = cute.make_rmem_tensor(2, Int32), cute.make_rmem_tensor(2, Int32)
-    given, weight = cute.make_rmem_tensor(2, Float32), cute.make_rmem_tensor(2, Float32)
+    weight = cute.make_rmem_tensor(2, Float32)
     first, own_first = cute.make_rmem_tensor(2, Int32), cute.make_rmem_tensor(2, Int32)
-    chosen = cute.make_rmem_tensor(2, Int32)
     for i in cutlass.range_constexpr(2):  # all loads are under way at once
-        pair = lane + 32 * i
-        first[i], own_first[i], chosen[i], weight[i] = pair, pair, Int32(0), Float32(0.0)
-        token[i] = cutlass.min(pair, num_pairs - 1) // top_k
-        place = cutlass.min(pair, num_pairs - 1) - token[i] * top_k
-        own[i], given[i] = topk_ids[token[i], place] - first_expert, topk_weights[token[i], place]
+        pair = cutlass.min(lane + 32 * i, num_pairs - 1)
+        token[i] = pair // top_k
+        place = pair - token[i] * top_k
+        own[i], weight[i] = topk_ids[token[i], place] - first_expert, topk_weights[token[i], place]
     for i in cutlass.range_constexpr(2):
-        is_here = (lane + 32 * i < num_pairs) & (own[i] < num_experts)
+        is_here = (lane + 32 * i < num_pairs) & (own[i] >= 0) & (own[i] < num_experts)
         own[i] = own[i] if is_here else Int32(-1)
-    for half in cutlass.range_constexpr(2):
-        end = cutlass.min(num_pairs - 32 * half, 32)
-        for source in cutlass.range(end, unroll=4):
-            other = cute.arch.shuffle_sync(own[half], source)
-            of_other = cute.arch.shuffle_sync(given[half], source)
-            its_token = cute.arch.shuffle_sync(token[half], source)
-            for i in cutlass.range_constexpr(2):
-                is_same = other == own[i]
-                pair = source + 32 * half
-                first[i] = cutlass.min(first[i], pair if is_same else first[i])
-                chosen[i] |= Int32(1) << its_token if is_same else Int32(0)
-                is_own = is_same & (its_token == token[i])
-                own_first[i] = cutlass.min(own_first[i], pair if is_own else own_first[i])
-                weight[i] += of_other if is_own else Float32(0.0)
+        if is_here:
+            row = table.iterator + own[i] * 4
+            cute.arch.atomic_or(row + i, Int32(1) << lane, sem="relaxed", scope="cta")
+            cute.arch.atomic_or(row + 2, Int32(1) << token[i], sem="relaxed", scope="cta")
+    cute.arch.sync_warp()
+    for i in cutlass.range_constexpr(2):
+        low, high = table[0, cutlass.max(own[i], 0)], table[1, cutlass.max(own[i], 0)]
+        first[i] = first_of(low) if low != 0 else 32 + first_of(high)
+        pairs = (Uint64(Uint32(high)) << 32) | Uint64(Uint32(low))
+        of_token = pairs >> Uint64(token[i] * top_k) & Uint64(2**64 - 1) >> Uint64(64 - top_k)
+        own_first[i] = token[i] * top_k + Int32(cute.arch.popc(~of_token & (of_token - 1)))
+        if (own[i] >= 0) & ((of_token & (of_token - 1)) != 0):
+            weight[i] = Float32(0.0)
+            while of_token != 0:
+                place = Int32(cute.arch.popc(~of_token & (of_token - 1)))
+                weight[i] += topk_weights[token[i], place]
+                of_token = of_token & (of_token - 1)
     is_first = [(own[i] >= 0) & (first[i] == lane + 32 * i) for i in range(2)]
     found = [cute.arch.vote_ballot_sync(is_first[i]) for i in range(2)]
     before = cute.arch.popc(found[0])
@@ -440,11 +455,141 @@ def list_experts(lists, topk_ids, topk_weights, first_expert, num_experts):
                 place = before + cute.arch.popc(found[1] & below)
             if is_first[i]:
                 lists.expert[place] = own[i]
-                lists.chosen[place] = chosen[i]
+                lists.chosen[place] = table[2, own[i]]
             if own_first[i] == lane + 32 * i:
                 lists.weight[token[i], place] = weight[i]
     if lane == 0:
         lists.count[0] = before + cute.arch.popc(found[1])
+
+
+# sm90/moe_decode/shares.py.jinja
+class Share(NamedTuple):
+    """What a warpgroup computes of h: whole units, and stages of those that all of them share."""
+
+    turns: Int32  # in each of which a warpgroup has a unit
+    rest: Int32  # units that are left then, fewer than there are warpgroups
+    begin: Int32  # of the stages of the rest
+    end: Int32
+    first_piece: Int32  # of h
+
+
+@cute.jit
+def share_of(schedule, lists):
+    """
+    Return a warpgroup's share. With few units all warpgroups have equally many stages, but for one;
+    else the first warpgroups have one unit more, and the others begin earlier with pieces of h.
+    """
+    every = lists.count[0] * schedule.units_of_h
+    own = cute.ceil_div(every - schedule.cta, schedule.num_ctas)
+    turns = own // WARPGROUPS
+    rest = own - turns * WARPGROUPS
+    first = schedule.warpgroup
+    if turns >= 2:
+        turns += 1 if schedule.warpgroup < rest else 0
+        first = schedule.warpgroup - rest
+        first += WARPGROUPS if first < 0 else 0
+        rest = Int32(0)
+    stages = rest * schedule.chunks_of_x
+    begin = schedule.warpgroup * stages // WARPGROUPS
+    end = (schedule.warpgroup + 1) * stages // WARPGROUPS
+    return Share(turns, rest, begin, end, first)
+
+
+@cute.jit
+def first_stage(schedule, share, turn):
+    """
+    Return which of a CTA's units a turn begins with, at which chunk, and how many stages it has.
+    After whole units comes the rest.
+    """
+    number, chunk, count = schedule.warpgroup, Int32(0), schedule.chunks_of_x
+    if turn == share.turns:
+        number = share.begin // schedule.chunks_of_x
+        chunk = share.begin - number * schedule.chunks_of_x
+        count = share.end - share.begin
+    return turn * WARPGROUPS + number, chunk, count
+
+
+@cute.jit
+def groups_of(schedule, share, unit):
+    """Return the first and the last warpgroup that have stages of a unit of the rest."""
+    stages = share.rest * schedule.chunks_of_x
+    first = cute.ceil_div((unit * schedule.chunks_of_x + 1) * WARPGROUPS, stages) - 1
+    return first, cute.ceil_div((unit + 1) * WARPGROUPS, share.rest) - 1
+
+
+@cute.jit
+def unit_of(schedule, number):
+    """Return the place of the expert and the unit of a CTA's unit of h."""
+    item = schedule.cta + schedule.num_ctas * number
+    place = item // schedule.units_of_h
+    return place, item - place * schedule.units_of_h
+
+
+@cute.jit
+def part_of(schedule, lists, part):
+    """Return the expert of a part of h, of two blocks, and its number there; at most the last."""
+    last = lists.count[0] * schedule.parts_of_h - 1
+    place = cutlass.min(part, last) // schedule.parts_of_h
+    return lists.expert[place], cutlass.min(part, last) - place * schedule.parts_of_h
+
+
+@cute.jit
+def pieces_of(schedule, lists):
+    """Return how many pieces of h there are, each of two parts."""
+    return cute.ceil_div(lists.count[0] * schedule.parts_of_h, 2)
+
+
+class Place(NamedTuple):
+    """Where words of h are that a warp has: of an expert, a block, and of the tokens left."""
+
+    expert: Int32  # in the list
+    part: Int32
+    tokens: Int32  # a bit for each
+
+
+@cute.jit
+def place_of(schedule, lists, expert, part):
+    """Return a place with all tokens whose h a warp has there; none beyond the last expert."""
+    thread, _, _ = cute.arch.thread_idx()
+    block = 2 * part + thread % 64 // 32
+    is_there = (expert < lists.count[0]) & (block < schedule.blocks_of_h)
+    tokens = Int32(0)
+    if is_there:
+        tokens = lists.chosen[expert]
+    return Place(expert, part, tokens)
+
+
+@cute.jit
+def first_place(schedule, lists, share):
+    """Return where a warp's h of its warpgroup's first piece is."""
+    thread, _, _ = cute.arch.thread_idx()
+    part = 2 * share.first_piece + thread % 128 // 64
+    expert = part // schedule.parts_of_h
+    return place_of(schedule, lists, expert, part - expert * schedule.parts_of_h)
+
+
+@cute.jit
+def place_behind(schedule, lists, place):
+    """Return where a warp's h of the next piece of its warpgroup is."""
+    expert, part = place.expert + schedule.step[0], place.part + schedule.step[1]
+    if part >= schedule.parts_of_h:
+        expert, part = expert + 1, part - schedule.parts_of_h
+    return place_of(schedule, lists, expert, part)
+
+
+def first_of(tokens):
+    """Return the first of some tokens."""
+    return cute.arch.popc((tokens & -tokens) - 1)
+
+
+@cute.jit
+def next_of(schedule, lists, place):
+    """Return the place of a warp's next token, in this piece or the next that it has tokens of."""
+    expert, part, tokens = place
+    tokens &= tokens - 1
+    while (tokens == 0) & (expert < lists.count[0]):
+        expert, part, tokens = place_behind(schedule, lists, Place(expert, part, tokens))
+    return Place(expert, part, tokens)
 
 
 # sm90/moe_decode/load.py.jinja
@@ -461,31 +606,43 @@ class Weights(NamedTuple):
 
     tma: cute.CopyAtom
     units: cute.Tensor
-    halves: cute.Tensor  # of stages
+    boxes: cute.Tensor  # of stages
     scale: cute.Tensor
 
 
 @cute.jit
-def fill_stage(ring, state, schedule, weights, expert, rows, chunk):
-    """Load two units of an expert, as soon as the stage is free; return the pipeline's state."""
+def fill_stage(ring, state, schedule, weights, rows, parts):
+    """
+    Load two units, as soon as the stage is free; return the pipeline's state. `parts` says of which
+    expert and where their columns are, a pair for each box of a unit.
+    """
     slot = schedule.warpgroup * STAGES + state.index
     full = ring.full + slot
     cute.arch.mbarrier_wait(ring.empty + slot, state.phase)
     with cute.arch.elect_one():
         cute.arch.mbarrier_arrive_and_expect_tx(full, STAGE_BYTES)
+    count = len(parts)
     for half in cutlass.range_constexpr(2):
-        cute.copy(
-            weights.tma,
-            weights.units[None, rows[half], chunk, expert],
-            weights.halves[None, 2 * slot + half],
-            tma_bar_ptr=full,
-            cache_policy=Int64(EVICT_FIRST),
-        )
+        for i in cutlass.range_constexpr(count):
+            expert, box = parts[i]
+            cute.copy(
+                weights.tma,
+                weights.units[None, rows[half], box, expert],
+                weights.boxes[None, (2 * slot + half) * count + i],
+                tma_bar_ptr=full,
+                cache_policy=Int64(EVICT_FIRST),
+            )
     lane = cute.arch.lane_idx()
     if lane < 2 * BLOCKS:
         row = rows[0] if lane < BLOCKS else rows[1]
+        place = lane % BLOCKS
+        expert, box = parts[0]
+        if cutlass.const_expr(count == 2):
+            expert = parts[1][0] if place >= BLOCKS // 2 else expert
+            box = parts[1][1] if place >= BLOCKS // 2 else box
         last_row, last_block = (cute.size(weights.scale, mode=[i]) - 1 for i in (1, 2))
-        block = cutlass.min(chunk * BLOCKS + lane % BLOCKS, last_block)
+        size = BLOCKS // count
+        block = cutlass.min(box * size + place % size, last_block)
         scales = weights.scale[expert, cutlass.min(row // (BLOCK // UNIT), last_row), None]
         atom = cute.make_copy_atom(cpasync.CopyG2SOp(), Float32, num_bits_per_copy=32)
         target = cute.local_tile(ring.scale[None, slot], (1,), (lane,))
@@ -495,47 +652,42 @@ def fill_stage(ring, state, schedule, weights, expert, rows, chunk):
     return state
 
 
-def first_piece(schedule, lists):
-    """
-    Return the first piece, a chunk of h of an expert, that a warpgroup takes. They take turns; the
-    one behind the last that had a unit of the first product begins, because it is free first.
-    """
-    every = lists.count[0] * schedule.units_of_h
-    own = cute.ceil_div(every - schedule.cta, schedule.num_ctas)
-    return (schedule.warpgroup + WARPGROUPS - own % WARPGROUPS) % WARPGROUPS
-
-
 @cute.jit
 def load_weights(schedule, lists, ring, up, down):
     """Load warp: bring the weights of both products that its warpgroup needs, in that order."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, STAGES)
-    every = lists.count[0] * schedule.units_of_h
-    first = schedule.cta + schedule.num_ctas * schedule.warpgroup
-    for item in cutlass.range(first, every, schedule.num_ctas * WARPGROUPS, unroll=1):
-        place = item // schedule.units_of_h
-        unit = item - place * schedule.units_of_h
-        expert = lists.expert[place]
-        for chunk in cutlass.range(schedule.chunks_of_x, unroll=1):
+    share = share_of(schedule, lists)
+    for turn in cutlass.range(share.turns + 1, unroll=1):
+        number, chunk, count = first_stage(schedule, share, turn)
+        place, unit = unit_of(schedule, number)
+        for _ in cutlass.range(count, unroll=1):
+            if chunk == schedule.chunks_of_x:
+                chunk, number = Int32(0), number + 1
+                place, unit = unit_of(schedule, number)
             rows = unit, unit + schedule.units_of_h
-            state = fill_stage(ring, state, schedule, up, expert, rows, chunk)
-    pieces = lists.count[0] * schedule.chunks_of_h
-    for piece in cutlass.range(first_piece(schedule, lists), pieces, WARPGROUPS, unroll=1):
-        place = piece // schedule.chunks_of_h
-        chunk = piece - place * schedule.chunks_of_h
-        expert = lists.expert[place]
+            parts = ((lists.expert[place], chunk),)
+            state = fill_stage(ring, state, schedule, up, rows, parts)
+            chunk += 1
+    if (share.turns > 0) | (share.begin < share.end):  # weights for h come first, to all CTAs
+        last = (state.index + STAGES - 1) % STAGES
+        parity = state.phase if state.index == 0 else state.phase ^ 1
+        cute.arch.mbarrier_wait(ring.full + schedule.warpgroup * STAGES + last, parity)
+    pieces = pieces_of(schedule, lists)
+    for piece in cutlass.range(share.first_piece, pieces, WARPGROUPS, unroll=1):
+        parts = part_of(schedule, lists, 2 * piece), part_of(schedule, lists, 2 * piece + 1)
         for unit in cutlass.range(
             schedule.cta, schedule.units_of_out, 2 * schedule.num_ctas, unroll=1
         ):
             rows = unit, unit + schedule.num_ctas
-            state = fill_stage(ring, state, schedule, down, expert, rows, chunk)
+            state = fill_stage(ring, state, schedule, down, rows, parts)
 
 
 # sm90/moe_decode/products.py.jinja
 @cute.jit
-def multiply(schedule, ring, load, mmas, weights, tokens, acc):
+def start_product(schedule, ring, load, mmas, weights, tokens, acc):
     """
-    Set acc to the products of the next stage with a tile of tokens; return the scales of a thread's
-    two rows.
+    Begin to set acc to the products of the next stage with a tile of tokens; return the scales of a
+    thread's two rows.
     """
     thread, _, _ = cute.arch.thread_idx()
     slot = schedule.warpgroup * STAGES + load.index
@@ -548,10 +700,17 @@ def multiply(schedule, ring, load, mmas, weights, tokens, acc):
         rows = cute.make_tensor(rows.iterator, cute.append(rows.layout, cute.make_layout(1)))
         cute.gemm(mmas[min(k, 1)], acc, rows, tokens[None, None, k], acc)
     warpgroup.commit_group()
+    return scales
+
+
+@cute.jit
+def end_product(schedule, ring, load):
+    """Wait for the products of a stage, and free it."""
+    thread, _, _ = cute.arch.thread_idx()
+    slot = schedule.warpgroup * STAGES + load.index
     warpgroup.wait_group(0)
     if thread % 32 == 0:
         cute.arch.mbarrier_arrive(ring.empty + slot)
-    return scales
 
 
 @cute.jit
@@ -592,7 +751,7 @@ def store_total(total, target):
 
 
 @cute.jit
-def up_product(schedule, lists, ring, mmas, weights, tokens, tiles, send):
+def up_product(schedule, lists, share, ring, mmas, weights, tokens, tiles, send):
     """
     Compute units of h and send them: gates and ups of the same 8 columns are a stage's two units.
     Return the pipeline's state.
@@ -600,46 +759,72 @@ def up_product(schedule, lists, ring, mmas, weights, tokens, tiles, send):
     exchange, sums = send
     load = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, STAGES)
     acc, total = sums_of_stage(mmas), cute.make_rmem_tensor(2, Float32)
-    every = lists.count[0] * schedule.units_of_h
-    first = schedule.cta + schedule.num_ctas * schedule.warpgroup
+    own = sums[None, None, None, None, None, schedule.warpgroup]
     buffer = Int32(0)
-    for item in cutlass.range(first, every, schedule.num_ctas * WARPGROUPS, unroll=1):
+    for turn in cutlass.range(share.turns + 1, unroll=1):
+        number, chunk, count = first_stage(schedule, share, turn)
+        place, unit = unit_of(schedule, number)
+        part = Int32(HEAD) if chunk > 0 else Int32(OWN)
         total.fill(0.0)
-        for chunk in cutlass.range(schedule.chunks_of_x, unroll=1):
+        if turn == share.turns:
+            sync_warpgroup(schedule.warpgroup)  # what was sent has been read
+        for _ in cutlass.range(count, unroll=1):
+            if chunk == schedule.chunks_of_x:  # a unit ends that another warpgroup began
+                store_total(total, own[None, None, None, None, part])
+                total.fill(0.0)
+                chunk, part = Int32(0), Int32(OWN)
             tile = tokens[None, None, None, chunk]
-            scales = multiply(schedule, ring, load, mmas, weights, tile, acc)
+            scales = start_product(schedule, ring, load, mmas, weights, tile, acc)
+            end_product(schedule, ring, load)
             load.advance()
             promote(total, acc, scales, tiles.factors, chunk * BLOCKS)
-        own = sums[None, None, None, None, buffer, schedule.warpgroup]
-        store_total(total, own)
-        sync_warpgroup(schedule.warpgroup)
-        place = item // schedule.units_of_h
-        send_h(schedule, lists, exchange, own, place, item - place * schedule.units_of_h)
-        buffer ^= 1  # the other one is read no more: all threads have met since
-    sync_warpgroup(schedule.warpgroup)
+            chunk += 1
+        if turn < share.turns:
+            store_total(total, own[None, None, None, None, buffer])
+            sync_warpgroup(schedule.warpgroup)
+            group = schedule.warpgroup
+            send_h(schedule, lists, exchange, sums, (place, unit), (group, group, buffer))
+            buffer ^= 1  # the other one is read no more: all threads have met since
+        else:
+            store_total(total, own[None, None, None, None, part])
+    if share.rest > 0:
+        number = share.turns * WARPGROUPS + schedule.warpgroup
+        first, last = groups_of(schedule, share, schedule.warpgroup)
+        place, unit = unit_of(schedule, number)
+        cute.arch.barrier(barrier_id=READY, number_of_threads=MATH_THREADS)
+        if schedule.warpgroup < share.rest:
+            send_h(schedule, lists, exchange, sums, (place, unit), (first, last, OWN))
     return load
 
 
 @cute.jit
-def down_product(schedule, lists, ring, mmas, weights, tokens, tiles, exchange, load):
-    """Return sums over experts: of this CTA's columns of out, and of its warpgroup's part of h."""
+def down_product(schedule, lists, place, ring, mmas, weights, tokens, tiles, exchange, load):
+    """
+    Return sums over experts: of this CTA's columns of out, and of its warpgroup's part of h, which
+    begins at `place`.
+    """
     acc, totals = sums_of_stage(mmas), cute.make_rmem_tensor((2, TILES), Float32)
     totals.fill(0.0)
-    pieces = lists.count[0] * schedule.chunks_of_h
-    tile = tokens[None, None, None, schedule.warpgroup]
-    first = first_piece(schedule, lists)
-    words = ask_for_h(schedule, lists, exchange, first, pieces)
-    for piece in cutlass.range(first, pieces, WARPGROUPS, unroll=1):
-        bring_h(schedule, lists, exchange, tiles, piece, words)
-        words = ask_for_h(schedule, lists, exchange, piece + WARPGROUPS, pieces)
+    buffer = Int32(0)
+    queue = queue_of(schedule, lists, exchange, place)
+    last = lists.count[0] * schedule.parts_of_h
+    thread, _, _ = cute.arch.thread_idx()
+    while place.expert * schedule.parts_of_h + place.part - thread % 128 // 64 < last:
+        target = 2 * schedule.warpgroup + buffer
+        queue = bring_h(schedule, lists, exchange, tiles, target, place, queue)
         cute.arch.fence_proxy("async.shared", space="cta")
-        sync_warpgroup(schedule.warpgroup)
+        sync_warpgroup(schedule.warpgroup)  # all warps have multiplied with the tile before
+        tile = tokens[None, None, None, target]
         for i in cutlass.range_constexpr(TILES):
             if schedule.cta + 2 * i * schedule.num_ctas < schedule.units_of_out:
-                scales = multiply(schedule, ring, load, mmas, weights, tile, acc)
+                scales = start_product(schedule, ring, load, mmas, weights, tile, acc)
+                if cutlass.const_expr(i == 0):
+                    queue = ask_again(schedule, lists, exchange, place, queue)
+                end_product(schedule, ring, load)
                 load.advance()
-                promote(totals[None, i], acc, scales, tiles.factors, schedule.warpgroup * BLOCKS)
-        sync_warpgroup(schedule.warpgroup)  # all warps have multiplied: the next piece may come
+                promote(totals[None, i], acc, scales, tiles.factors, target * BLOCKS)
+        place = place_behind(schedule, lists, place)
+        buffer ^= 1
     return totals
 
 
@@ -670,16 +855,28 @@ def sync_warpgroup(number):
 
 # sm90/moe_decode/exchange.py.jinja
 @cute.jit
-def send_h(schedule, lists, exchange, sums, place, unit):
-    """First warp of a warpgroup: send a unit of h, a token and two columns a lane."""
+def send_h(schedule, lists, exchange, sums, where, parts):
+    """
+    First warp of a warpgroup: send a unit of h, a token and two columns a lane. `where` is its
+    expert's place in the list and its number. `parts` are the warpgroups that have parts of it, the
+    first and the last, and in which of its sums the first has its part.
+    """
     thread, _, _ = cute.arch.thread_idx()
+    first, last, buffer = parts
+    place, unit = where
     if thread % 128 < 32:
         token, pair = thread % 32 // 4, thread % 4
         words = cute.make_rmem_tensor(2, cutlass.BFloat16)
+        total = cute.make_rmem_tensor((2, 2), Float32)
+        total.fill(0.0)
+        for group in cutlass.range(first, last + 1, unroll=1):
+            part = buffer if group == first else Int32(HEAD)
+            for i in cutlass.range_constexpr(2):
+                for half in cutlass.range_constexpr(2):
+                    for n in cutlass.range_constexpr(2):
+                        total[i, n] += sums[2 * pair + i, token, half, n, part, group]
         for i in cutlass.range_constexpr(2):
-            row = 2 * pair + i
-            gate = sums[row, token, 0, 0] + sums[row, token, 1, 0]
-            up = sums[row, token, 0, 1] + sums[row, token, 1, 1]
+            gate, up = total[i, 0], total[i, 1]
             words[i] = cutlass.BFloat16(gate * sigmoid(alone(gate))[0] * up)
         if (lists.chosen[place] >> token & 1) != 0:
             word = cute.recast_tensor(words, Uint32)[0]
@@ -692,8 +889,8 @@ def send_h(schedule, lists, exchange, sums, place, unit):
 
 def address_of(schedule, exchange, place, token):
     """Return the address of the words that a token has of an expert."""
-    row = Int64(place * schedule.num_tokens + token)
-    return exchange.iterator.toint() + row * exchange.stride[0] * 8
+    row = (place * schedule.num_tokens + token) * (Int32(exchange.stride[0]) * 8)
+    return exchange.iterator.toint() + Int64(row)
 
 
 def load_words(address):
@@ -706,76 +903,74 @@ def load_words(address):
 
 
 @cute.jit
-def part_of(schedule, piece):
-    """Return the expert's place in the list and the block that this warp has of a piece of h."""
-    thread, _, _ = cute.arch.thread_idx()
-    place = piece // schedule.chunks_of_h
-    return place, (piece - place * schedule.chunks_of_h) * BLOCKS + thread % 128 // 32
-
-
-@cute.jit
-def tokens_of(schedule, lists, place, block):
-    """Return the tokens that chose an expert, a bit for each; none for a block that is not there."""
-    return lists.chosen[place] if block < schedule.blocks_of_h else Int32(0)
-
-
-def first_of(tokens):
-    """Return the first of some tokens."""
-    return cute.arch.popc((tokens & -tokens) - 1)
-
-
-@cute.jit
-def ask_for_words(schedule, exchange, tokens, place, block):
-    """Return what there is of a lane's words of a block, of the first token, without waiting."""
+def ask_for(schedule, exchange, place):
+    """Return what there is of a lane's words of a place's first token, without waiting."""
     first, second = Int64(0), Int64(0)
-    if tokens != 0:
-        lane = cute.arch.lane_idx()
-        words = block * (BLOCK // 2) + lane * (VECTOR // 2)
-        row = address_of(schedule, exchange, place, first_of(tokens))
+    if place.tokens != 0:
+        thread, _, _ = cute.arch.thread_idx()
+        block = 2 * place.part + thread % 64 // 32
+        words = block * (BLOCK // 2) + thread % 32 * (VECTOR // 2)
+        row = address_of(schedule, exchange, place.expert, first_of(place.tokens))
         first, second = load_words(row + words * 8)
     return first, second
 
 
 @cute.jit
-def ask_for_h(schedule, lists, exchange, piece, pieces):
-    """Return what there is of a lane's words of a piece, of its first token, without waiting."""
-    first, second = Int64(0), Int64(0)
-    if piece < pieces:
-        place, block = part_of(schedule, piece)
-        tokens = tokens_of(schedule, lists, place, block)
-        first, second = ask_for_words(schedule, exchange, tokens, place, block)
-    return first, second
-
-
-@cute.jit
-def bring_h(schedule, lists, exchange, tiles, piece, words):
+def bring_h(schedule, lists, exchange, tiles, target, place, queue):
     """
-    Receive and quantise a piece of h, a block a warp. `words` is what was asked for.
+    Receive and quantise a piece of h, a block a warp. `queue` is what was asked for: words of the
+    first token at `place` and of the one behind it, and the latter's place.
 
     Rows of tokens that did not choose the expert keep what they hold; their factors are 0.
     """
     thread, _, _ = cute.arch.thread_idx()
     lane, number = cute.arch.lane_idx(), lists.count[1]
-    place, block = part_of(schedule, piece)
-    target = schedule.warpgroup * BLOCKS + thread % 128 // 32
+    block = target * BLOCKS + thread % 128 // 32
     pair = cute.make_rmem_tensor((2, 1), Uint32)
     values, scales = cute.make_rmem_tensor(1, Uint32), cute.make_rmem_tensor(1, Float32)
-    first, second = words
+    first, second, next_first, next_second, behind = queue
     factor = Float32(0.0)  # of the token that has the lane's number
-    left = tokens_of(schedule, lists, place, block)
+    left = place.tokens
     while left != 0:
         token = first_of(left)
+        weight = lists.weight[token, place.expert]
         while (Int32(first >> 32) != number) | (Int32(second >> 32) != number):
-            first, second = ask_for_words(schedule, exchange, left, place, block)
+            first, second = ask_for(schedule, exchange, Place(place.expert, place.part, left))
         pair[0, 0], pair[1, 0] = Uint32(first), Uint32(second)
         left &= left - 1
-        first, second = ask_for_words(schedule, exchange, left, place, block)
+        first, second = next_first, next_second
+        if (Int32(first >> 32) != number) | (Int32(second >> 32) != number):
+            first, second = ask_for(schedule, exchange, behind)
+        if left != 0:
+            behind = next_of(schedule, lists, behind)
+            next_first, next_second = ask_for(schedule, exchange, behind)
         quantize_blocks(pair, values, scales)
-        put_words(tiles, target, token, values[0])
-        weight = lists.weight[token, place]
+        put_words(tiles, block, token, values[0])
         factor = scales[0] * weight if lane == token else factor
     if lane < TOKENS:
-        tiles.factors[lane, target] = factor
+        tiles.factors[lane, block] = factor
+    return first, second, next_first, next_second, behind
+
+
+@cute.jit
+def queue_of(schedule, lists, exchange, place):
+    """Ask for words of the first two tokens from a place on."""
+    if place.tokens == 0:
+        place = next_of(schedule, lists, place)
+    first, second = ask_for(schedule, exchange, place)
+    behind = next_of(schedule, lists, place)
+    next_first, next_second = ask_for(schedule, exchange, behind)
+    return first, second, next_first, next_second, behind
+
+
+@cute.jit
+def ask_again(schedule, lists, exchange, place, queue):
+    """Ask for words of the second token from now on, if words at `place` have been taken."""
+    first, second, next_first, next_second, behind = queue
+    if place.tokens != 0:
+        behind = next_of(schedule, lists, behind)
+        next_first, next_second = ask_for(schedule, exchange, behind)
+    return first, second, next_first, next_second, behind
 
 
 # sm90/moe_decode/quantize.py.jinja
@@ -815,17 +1010,17 @@ def quantize_blocks(words, values, scales):
     numbers = cute.make_rmem_tensor((VECTOR, count), Float32)
     is_safe = cutlass.Boolean(True)
     for n in cutlass.range_constexpr(count):
-        magnitude = Float32(0.0)
+        magnitude = Uint32(0)  # as bits: those of NaN are the largest
         for i in cutlass.range_constexpr(2):
             word = words[i, n]
             numbers[2 * i, n] = (word << 16).bitcast(Float32)
             numbers[2 * i + 1, n] = (word & Uint32(0xFFFF0000)).bitcast(Float32)
         for i in cutlass.range_constexpr(VECTOR):
             bits = numbers[i, n].bitcast(Uint32) & Uint32(0x7FFFFFFF)
-            magnitude = cute.arch.fmax(magnitude, bits.bitcast(Float32), nan=True)
-        scales[n] = magnitude
+            magnitude = cutlass.max(magnitude, bits)
+        scales[n] = cute.arch.warp_redux_sync(magnitude, "max").bitcast(Float32)
     for n in cutlass.range_constexpr(count):
-        scales[n] = scale_of(across_lanes(scales[n], 32))
+        scales[n] = scale_of(scales[n])
         is_safe = is_safe & (scales[n] >= SAFE_SCALE) & (scales[n] < INFINITY)
     if is_safe:
         for n in cutlass.range_constexpr(count):
@@ -860,14 +1055,13 @@ def quantize_tokens(x, tiles, warp):
     every = num_blocks * cute.size(x, mode=[0])
     step = MATH_THREADS // 32
     words = cute.make_rmem_tensor((2, AT_ONCE), Uint32)
+    ahead = cute.make_rmem_tensor((2, AT_ONCE), Uint32)
     values = cute.make_rmem_tensor(AT_ONCE, Uint32)
     scales = cute.make_rmem_tensor(AT_ONCE, Float32)
+    ask_for_blocks(x, ahead, warp)
     for first in cutlass.range(warp, every, AT_ONCE * step, unroll=1):
-        for i in cutlass.range_constexpr(AT_ONCE):
-            item = cutlass.min(first + i * step, every - 1)
-            token = item // num_blocks
-            place = (item - token * num_blocks) * (BLOCK // VECTOR) + lane
-            cute.autovec_copy(x[token, place, None], words[None, i])
+        words.store(ahead.load())
+        ask_for_blocks(x, ahead, first + AT_ONCE * step)
         quantize_blocks(words, values, scales)
         for i in cutlass.range_constexpr(AT_ONCE):
             item = first + i * step
@@ -877,6 +1071,19 @@ def quantize_tokens(x, tiles, warp):
                 put_words(tiles, block, token, values[i])
                 if lane == 0:
                     tiles.factors[token, block] = scales[i]
+
+
+@cute.jit
+def ask_for_blocks(x, words, first):
+    """Load a warp's blocks of tokens from the block `first` on, at most the last."""
+    lane = cute.arch.lane_idx()
+    num_blocks = cute.size(x, mode=[1]) // (BLOCK // VECTOR)
+    last = num_blocks * cute.size(x, mode=[0]) - 1
+    for i in cutlass.range_constexpr(AT_ONCE):
+        item = cutlass.min(first + i * (MATH_THREADS // 32), last)
+        token = item // num_blocks
+        place = (item - token * num_blocks) * (BLOCK // VECTOR) + lane
+        cute.autovec_copy(x[token, place, None], words[None, i])
 
 
 # sm90/shared/e4m3.py.jinja
@@ -902,15 +1109,6 @@ def scale_of(magnitude):
     scale = magnitude if magnitude == INFINITY else scale
     scale = cute.arch.fmax(scale, SMALLEST_NORMAL, nan=True)
     return Float32(1.0) if magnitude == 0.0 else scale
-
-
-# sm90/shared/across_lanes.py.jinja
-def across_lanes(value, lanes):
-    """Return the largest `value` of `lanes` neighbours, to all of them; NaN if one is."""
-    for power in range(lanes.bit_length() - 1):
-        other = cute.arch.shuffle_sync_bfly(value, 1 << power)
-        value = cute.arch.fmax(value, other, nan=True)
-    return value
 
 
 # sm90/shared/special.py.jinja

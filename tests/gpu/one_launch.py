@@ -36,8 +36,9 @@ from jitgen.ops.moe_decode.exchange import Exchange
 ARCH = "sm_90a"
 CONFIGS = [
     MoeDecodeConfig(tiling=Tiling(warpgroups=w, stages=s, room=r))
-    for w, s, r in ((4, 2, 14), (4, 2, 4), (4, 3, 4), (4, 3, 14), (3, 3, 4), (4, 2, 8))
+    for w, s, r in ((4, 2, 14), (4, 2, 4), (4, 3, 4), (3, 2, 4))
 ]
+STAMPED = CONFIGS[0]
 COPIES = 4
 """Layers in a graph, so that no weights are in L2 from the call before."""
 
@@ -145,25 +146,35 @@ class Call:
         ).out
 
 
-STAMPS = ("start", "ready", "products", "sent", "first_h", "down", "end")
+STAMPS = (
+    "start", "listed", "ready", "first product", "up asked", "last product", "sent", "first h",
+    "down asked", "last h", "down", "end",
+)  # fmt: skip
+"""Places where threads of a kernel note the time."""
 
 
 def stamped(text: str) -> str:
     """Return a kernel that notes when its threads get to some places, at the end of `exchange`."""
-    after, before = "        stamp(exchange, {})\n", "|"
+
+    def at(name: str, columns: int = 8) -> str:
+        once = name.startswith("first")
+        return f"{columns * ' '}stamp(exchange, {STAMPS.index(name)}, {once})\n"
+
+    bring = "        queue = bring_h(schedule, lists, exchange, tiles, target, place, queue)\n"
+    add_up = "        add_up(schedule, sums_of_out, totals, out)\n"
+    load = "load_weights(schedule, lists, ring, up, down"
     changes = (
-        ("        quantize_tokens(x, x_tiles, warp)\n", after.format(0) + before),
-        ("        start, go_on = tiled_mma(), tiled_mma()\n", after.format(1) + before),
-        ("        own = sums[None, None, None, None, buffer,", after.format(2) + before),
-        ("        buffer ^= 1", after.format(3) + before),
-        (
-            "        words = ask_for_h(schedule, lists, exchange, piece + WARPGROUPS, pieces)\n",
-            after.format(4) + before,
-        ),
-        (
-            "        add_up(schedule, sums_of_out, totals, out)\n",
-            after.format(5) + before + after.format(6),
-        ),
+        ("        ticket = Int64(0)\n", at("start") + "|"),
+        ("        start, go_on = tiled_mma(), tiled_mma()\n", at("ready") + "|"),
+        ("            load.advance()\n            promote(total,", at("first product", 12) + "|"),
+        ("    if share.rest > 0:\n        number", at("last product", 4) + "|"),
+        ("    return load\n", at("sent", 4) + "|"),
+        (bring, "|" + at("first h") + at("last h")),
+        (add_up, at("down") + "|" + at("end")),
+        ("        cute.arch.barrier_arrive(barrier_id=READY,", at("listed") + "|"),
+        (f"def {load}):", f"def {load}, exchange):"),
+        (f"        {load})\n", f"        {load}, exchange)\n{at('down asked')}"),
+        ("    pieces = pieces_of(schedule, lists)\n    for piece", at("up asked", 4) + "|"),
     )
     for place, change in changes:
         if text.count(place) != 1:
@@ -174,17 +185,24 @@ def stamped(text: str) -> str:
         + '''
 
 @cute.jit
-def stamp(exchange, number):
+def stamp(exchange, number, is_first):
     """Note the time, in the last words of `exchange`."""
     thread, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()
-    if thread % 128 == 0:
-        place = (cta * WARPGROUPS + thread // 128) * 8 + number + 1
+    group = thread // 128 if thread < MATH_THREADS else (thread - MATH_THREADS) // 32
+    if thread % (128 if thread < MATH_THREADS else 32) == 0:
+        place = (cta * WARPGROUPS + group) * 16 + number + 1
         words = cute.size(exchange, mode=[0]) * exchange.stride[0]
         address = exchange.iterator.toint() + (words - place) * 8
-        cute.arch.inline_ptx(
-            "st.global.b64 [{$r0}], {$r1};", read_only_args=[address, cute.arch.globaltimer()]
-        )
+        time = cute.arch.globaltimer()
+        if cutlass.const_expr(is_first):
+            cute.arch.inline_ptx(
+                "{ .reg .pred p; .reg .b64 t; ld.global.b64 t, [{$r0}]; setp.eq.s64 p, t, 0; "
+                "@p st.global.b64 [{$r0}], {$r1}; }",
+                read_only_args=[address, time],
+            )
+        else:
+            cute.arch.inline_ptx("st.global.b64 [{$r0}], {$r1};", read_only_args=[address, time])
 '''
     )
 
@@ -197,24 +215,26 @@ def stamping(config: MoeDecodeConfig) -> Any:
     return jitgen.get_kernel(jitgen.override(path), ARCH)
 
 
-def phases(kernel: Any, before: Call, call: Call, flush: Tensor) -> dict[str, str]:
+def phases(kernel: Any, warpgroups: int, before: Call, call: Call, flush: Tensor) -> dict[str, str]:
     """
-    Return when all CTAs were at each stamp: median and last, in microseconds since the first stamp.
+    Return when warpgroups of all CTAs were at each stamp, in microseconds since the first stamp:
+    the first, the median and the last.
     """
     rows = []
-    warpgroups = 4
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
     for _ in range(5):
+        call.exchange[-64:].zero_()
         flush.max()
         kernel.function(*before.arguments())
         kernel.function(*call.arguments())
         torch.cuda.synchronize()
-        sms = torch.cuda.get_device_properties(0).multi_processor_count
-        words = call.exchange.flatten().flip(0)[: sms * warpgroups * 8].cpu().double()
-        words = words.view(sms * warpgroups, 8)[:, : len(STAMPS)]
-        found = words - words[:, 0].min()
-        rows.append(torch.stack([found.median(0).values, found.amax(0)]) / 1e3)
-    middle = torch.stack(rows).median(0).values
-    return {n: f"{middle[0, i]:.2f}/{middle[1, i]:.2f}" for i, n in enumerate(STAMPS)}
+        words = call.exchange.flatten().flip(0)[: sms * warpgroups * 16].cpu().double()
+        words = words.view(sms * warpgroups, 16)[:, : len(STAMPS)]
+        began = words[:, 0][words[:, 0] > 0].min()
+        noted = [each[each > 0] - began for each in words.T]
+        rows.append(torch.stack([torch.stack([n.min(), n.median(), n.max()]) for n in noted], 1))
+    middle = torch.stack(rows).median(0).values / 1e3
+    return {n: "/".join(f"{x:.2f}" for x in middle[:, i].tolist()) for i, n in enumerate(STAMPS)}
 
 
 def check() -> None:
@@ -304,7 +324,7 @@ def run(seconds: float, out: str | None) -> None:
     print(f"{torch.cuda.get_device_name()}, copy {rate * 1e-9:.0f} GB/s", flush=True)
     flush = torch.zeros(128 << 20, dtype=torch.int32, device="cuda")
     rows = []
-    with_stamps = stamping(CONFIGS[0])
+    with_stamps = stamping(STAMPED)
     for sizes in LAYERS:
         weights = [random_weights(sizes, i) for i in range(COPIES)]
         for tokens in (1, 2, 4, 8):
@@ -313,13 +333,15 @@ def run(seconds: float, out: str | None) -> None:
                 return
             row = measure(sizes, tokens, weights, rate)
             calls = [Call(sizes, weights[i], tokens, i) for i in range(2)]
-            row["phases"] = phases(with_stamps, calls[1], calls[0], flush)
+            row["phases"] = phases(
+                with_stamps, STAMPED.tiling.warpgroups, calls[1], calls[0], flush
+            )
             rows.append(row)
             best = min(v for n, v in row["us"].items() if n != "chain")
             print(
                 f"E{sizes.experts} H{sizes.hidden} I{sizes.inner} {tokens} tokens: floor "
                 f"{row['floor']:.1f}, best {best}, chain {row['us'].get('chain')}; {row['us']}, "
-                f"error {row[f'error {CONFIGS[0].tiling.short}']:.1e}\n    {row['phases']}",
+                f"error {row[f'error {STAMPED.tiling.short}']:.1e}\n    {row['phases']}",
                 flush=True,
             )
             if out:
@@ -333,7 +355,7 @@ def prewarm() -> None:
     """Compile everything that `run` needs."""
     for config in CONFIGS:
         jitgen.get_kernel(config, ARCH)
-    stamping(CONFIGS[0])
+    stamping(STAMPED)
     whole = MoeDecodeProblem(m=1, experts=256, top_k=8, hidden=2048, intermediate=512)
     chosen = jitgen.select(whole, ARCH, device="NVIDIA H200").config
     jitgen.get_kernel(chosen, ARCH)

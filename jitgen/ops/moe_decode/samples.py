@@ -18,13 +18,13 @@ from jitgen.ops.solved import Output, Solved, further_than, nothing_unreachable,
 from jitgen.support.frozen import frozen
 
 _BLOCK, _CHUNK = 128, 512
+_COLUMNS_OF_CTA = 64
+_UNITS = 16  # of 8 columns of h in a block
 _FIRST = 2
 """Number of the first expert here."""
 
 _LAUNCHES = 6
 """Number of launches before that of a sample call, as its state says."""
-
-_COLUMNS_OF_CTA = 64
 
 
 @frozen
@@ -60,13 +60,19 @@ class Sizes(AnySizes):
     def of(cls, config: MoeDecodeConfig, arch: Arch) -> tuple[Self, ...]:
         """
         Return sizes that test `config`: as many columns of the result as a CTA has sums for, more
-        stages than a warpgroup has; two chunks of both products, the last of them short; and more
-        blocks of tokens than warps load at once, and more pairs than a warp has lanes.
+        stages than a warpgroup has; two chunks of both products, the last of them short; more
+        blocks of tokens than warps load at once, and more pairs than a warp has lanes; units of h,
+        of three chunks, that warpgroups share: on some CTAs one less than there are warpgroups; and
+        more pieces of h than two for each warpgroup, of experts that other tokens chose.
         """
+        wide = 2 * _CHUNK + _BLOCK
+        units = (config.tiling.warpgroups - 1) * -(-wide // _COLUMNS_OF_CTA)
         sizes = (
             (3, 2, 5, 2 * _BLOCK, _BLOCK),
             (1, 2, 3, _CHUNK + _BLOCK, _CHUNK + _BLOCK),
-            (MOST_TOKENS, 5, 2, _CHUNK + 3 * _BLOCK, _BLOCK),
+            (MOST_TOKENS, 5, 2, (3 * config.tiling.warpgroups // 2 + 1) * _BLOCK, _BLOCK),
+            (2, 2, 1, wide, units // _UNITS * _BLOCK),
+            (MOST_TOKENS, 1, 3, _BLOCK, (4 * config.tiling.warpgroups + 2) * _BLOCK),
         )
         return tuple(cls.of_numbers(config, *each) for each in sizes)
 

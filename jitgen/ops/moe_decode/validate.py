@@ -11,6 +11,7 @@ from torch import Tensor
 
 from jitgen.config.config import MAX_SIZE, SCALE_BLOCK
 from jitgen.config.moe_decode import (
+    MOST_EXPERTS,
     MOST_PAIRS,
     MOST_TOKENS,
     MoeDecodeConfig,
@@ -124,6 +125,8 @@ def _check_weights(
     for name, each in (("w13", w13), ("w2", w2)):
         common.require(name, each, [torch.float8_e4m3fn], rank=(3, "(E, N, K)"), like=like)
     experts, _, inner = w2.shape
+    if experts > MOST_EXPERTS:
+        raise InputError("w2", f"must have at most {MOST_EXPERTS} experts (got {experts})")
     shapes = {"w13": (experts, 2 * inner, hidden), "w2": (experts, hidden, inner)}
     for name, weights, scale in (("w13", w13, w13_scale), ("w2", w2, w2_scale)):
         common.require(name, weights, shape=(shapes[name], "for x and w2"))

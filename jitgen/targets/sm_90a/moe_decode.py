@@ -8,12 +8,12 @@ have computed.
 
 from __future__ import annotations
 
-from jitgen.config.moe_decode import MoeDecodeConfig, MoeDecodeProblem, Tiling
+from jitgen.config.moe_decode import MOST_EXPERTS, MoeDecodeConfig, MoeDecodeProblem, Tiling
 from jitgen.support.frozen import frozen
 from jitgen.targets import combine_space
 from jitgen.targets.base import Cost
 from jitgen.targets.protocol import Device, refuse_unless
-from jitgen.targets.sm_90a.streams import StreamRules, registers_of, share_of
+from jitgen.targets.sm_90a.streams import StreamRules, share_of
 from jitgen.targets.spaces import check_sides
 from jitgen.targets.sums import SumOrder
 
@@ -27,22 +27,15 @@ MOST_TILES = 4
 """Pairs of 8 columns of the result that a CTA has sums for."""
 
 _SHARED_BYTES = 232_448
-_SHARED_BYTES_OF_TWO = 115_712
-"""
-Bytes of shared memory of a CTA if an SM has two of them: half of 228 KB, without 1 KB that the
-system takes.
-"""
-
 _STAGE_BYTES = 16 * CHUNK
 _TOKEN_BYTES = 8 * CHUNK  # a chunk of 8 tokens
 _SUMS_BYTES = 2 * 256 * 4  # of a warpgroup; those at the end lie where tokens were
 _LIST_BYTES = 64 * (2 + 8) * 4
+_TABLE_BYTES = MOST_EXPERTS * 16
 _SCALE_BYTES = 32 * 4  # of a chunk of tokens, or of a stage
 _SPARE_BYTES = 1024  # barriers, numbers, alignment
 
-_SIDES = {"warpgroups": (2, 3, 4), "stages": (2, 3, 4, 5, 6), "room": (4, 8, 14)}
-_NEEDED = 48
-"""Registers of a thread below which the compiler spills; found by compiling, with 4.8.1."""
+_SIDES = {"warpgroups": (3, 4), "stages": (2, 3, 4, 5, 6), "room": (4, 8, 14)}
 
 _CALL_US, _BYTES_PER_US = 8.0, 4.25e6
 """
@@ -58,13 +51,11 @@ class MoeDecodeDerived:
 
     Attributes:
         threads: Threads of a CTA.
-        ctas_per_sm: CTAs that an SM has room for: one of this launch, and perhaps one of the next.
         tiles: Pairs of 8 columns of the result that a CTA has sums for.
         shared_bytes: Shared memory of a CTA.
     """
 
     threads: int
-    ctas_per_sm: int
     tiles: int
     shared_bytes: int
 
@@ -82,7 +73,7 @@ class MoeDecode(StreamRules[MoeDecodeConfig, MoeDecodeProblem]):
     entry = "sm90/moe_decode.py.jinja"
     usual = MoeDecodeConfig()
     sides = span = _SIDES
-    listed = (Tiling(), Tiling(stages=3), Tiling(room=4))
+    listed = (Tiling(), Tiling(stages=3))
     columns, multiple = "hidden", BLOCK
     note = "the model was fitted to calls of one token"
 
@@ -92,11 +83,12 @@ class MoeDecode(StreamRules[MoeDecodeConfig, MoeDecodeProblem]):
         tiling = config.tiling
         check_sides(tiling, _SIDES)
         threads = 160 * tiling.warpgroups
-        each = tiling.stages * (_STAGE_BYTES + _SCALE_BYTES) + _TOKEN_BYTES + _SUMS_BYTES
+        each = tiling.stages * (_STAGE_BYTES + _SCALE_BYTES) + 2 * _TOKEN_BYTES + _SUMS_BYTES
         shared_bytes = (
-            tiling.warpgroups * (each + _SCALE_BYTES)
+            tiling.warpgroups * (each + 2 * _SCALE_BYTES)
             + tiling.room * (_TOKEN_BYTES + _SCALE_BYTES)
             + _LIST_BYTES
+            + _TABLE_BYTES
             + _SPARE_BYTES
         )
         refuse_unless(
@@ -105,10 +97,8 @@ class MoeDecode(StreamRules[MoeDecodeConfig, MoeDecodeProblem]):
             f"{tiling.short} need {shared_bytes} bytes of shared memory, and a CTA has "
             f"{_SHARED_BYTES}",
         )
-        has_two = shared_bytes <= _SHARED_BYTES_OF_TWO and registers_of(2 * threads) >= _NEEDED
         return MoeDecodeDerived(
             threads=threads,
-            ctas_per_sm=2 if has_two else 1,
             tiles=MOST_TILES,
             shared_bytes=shared_bytes,
         )
