@@ -27,7 +27,7 @@ TYPED_IN = {
 """The test that runs all console blocks of a page as they stand, one line after the other."""
 
 NOWHERE = {
-    "bench layer --ranks 4": "tests/cli/test_bench_layer.py has two ranks and few tokens",
+    "bench layer --ranks 2": "tests/cli/test_bench_layer.py has two ranks and few tokens",
     "configs --arch acme_cpu --op scale_rows": "a plugin; tests/unit/test_installed.py installs it",
     "select --arch acme_cpu --op scale_rows --groups 3 --m 10 --set k=5": "the same plugin; "
     "tests/unit/test_installed.py installs it",

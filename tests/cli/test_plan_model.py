@@ -76,18 +76,27 @@ def test_the_plan_of_layers_that_ranks_share(jitgen: Jitgen, tmp_path: Path) -> 
         for each in sweeps
         if isinstance(each.problem, DispatchProblem | CombineRanksProblem)
     }
+    sorting = {
+        each.max_rows
+        for each in sweeps
+        if isinstance(each.problem, DispatchProblem) and each.problem.sorts
+    }
     routes = {
         (str(each.problem.scoring) == "given", each.problem.local_experts, each.max_rows)
         for each in sweeps
         if isinstance(each.problem, RouteProblem)
     }
 
-    assert between == {("dispatch", 4, 32), ("combine_ranks", 4, 32)}
+    assert sorting == {SORTED}
+    assert between == {("dispatch", 4, SORTED), ("dispatch", 4, 32), ("combine_ranks", 4, 32)}
     assert (True, 8, 128) in routes
     assert {each for each in routes if not each[0]} == {(False, 32, 32)}
     assert jitgen("prewarm --dry-run --arch sm_90a", str(to)).code == 0
 
 
+SORTED = (
+    16  # tokens of each rank: the last edge of the selector with at most 512 pairs of four ranks
+)
 _FEW, _MANY, _ALL = (1, 127, False), (128, 512, True), (1, 512, False)
 
 
@@ -109,7 +118,8 @@ def test_the_ways_of_tokens_in_a_plan(
     words = "--arch sm_90a --expert-ranks 4 --max-tokens 512 --group"
     done = jitgen(f"plan from-config {words} {options}", str(config(tmp_path)), "-o", str(to))
     sweeps = plans.load(to).sweeps
-    sent = [each for each in sweeps if isinstance(each.problem, DispatchProblem)]
+    every = [each for each in sweeps if isinstance(each.problem, DispatchProblem)]
+    sent = [each for each in every if not each.problem.sorts]
     sums = [each for each in sweeps if isinstance(each.problem, CombineRanksProblem)]
 
     assert done.code == 0
@@ -117,6 +127,7 @@ def test_the_ways_of_tokens_in_a_plan(
     for each in (sent, sums):
         found = {(sweep.min_rows, sweep.max_rows, sweep.problem.by_flags) for sweep in each}
         assert found == rooms
+    assert {each.max_rows for each in every if each.problem.sorts} == {SORTED}
     assert len({*sweeps}) == len(sweeps)
 
 

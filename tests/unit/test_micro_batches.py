@@ -92,7 +92,7 @@ def test_exchanges_overlap_products_and_what_needs_another_waits_for_it(
     wire: Any = type("Wire", (), {"stream": side})
     nothing: Any = None
     Recorded(
-        nothing, wire, nothing, nothing, nothing, (None, None, None), None, 1, nothing
+        nothing, wire, nothing, nothing, nothing, (None, None, None), None, 1, nothing, None
     ).overlapping(count)
 
     every = {f"{step} {n}" for step in ("dispatch", "products", "combine") for n in range(count)}
