@@ -181,8 +181,8 @@ def _by_row(config: MoEConfig, weights: ExpertWeights) -> Iterator[tuple[str, An
 
 def sorted_tokens(problem: DispatchProblem, arch: Arch) -> int:
     """
-    Return the most tokens of a rank for which `dispatch` sorts the pairs: the largest edge of the
-    selector for which a CTA has enough threads; 0 if none has.
+    Return the most tokens of a rank for which `dispatch` sorts the pairs: the largest number at
+    which the selector changes kernels and for which a CTA has enough threads; 0 if there is none.
     """
     edges = (problem.with_mean(edge) for edge in edges_of(problem, arch))
     return max((each.m for each in edges if each.most_in_a_cta <= MOST_SORTED), default=0)
@@ -198,8 +198,8 @@ def sorts_on_arrival(
     form: Format,
 ) -> Local | None:
     """
-    Return the experts by which `dispatch` sorts the pairs of `room` tokens of each rank; None if
-    another launch sorts.
+    Return the local experts by which `dispatch` sorts the pairs of `room` tokens of each rank, and
+    whether it leaves rows in the inbox; None if another launch sorts.
     """
     arch = devices.find(weights.device, current.get(), "w13").arch
     problem = sorted_problem(config, weights, ranks, arch, can_mask=can_mask, form=form)

@@ -286,10 +286,11 @@ class MoELayer(BoundExperts):
                 if the layer was made without a group, for example on the device ``meta``; None:
                 that of its group.
             quantise: Whether these ranks quantise tokens before they send them, as for
-                `jitgen.parallel.connect`; None: as those of its group, or both.
+                `jitgen.parallel.connect`; None: as those of its group, or without a group both.
             flags_from: The number of tokens of these ranks from which on flags say that data has
-                come, as for `jitgen.parallel.connect`; 0: never. None: as those of its group, or
-                without them, and with them as `connect` chooses by itself.
+                come, as for `jitgen.parallel.connect`; 0: never. None: as those of its group;
+                without a group the plan has the kernels without flags for all numbers of tokens,
+                and those with flags for the numbers that `connect` chooses by itself.
         """
         if num_ranks is None and self._wire is not None:
             num_ranks = self._wire.ranks

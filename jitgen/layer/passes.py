@@ -77,8 +77,8 @@ class Passes:
         workspace: Memory between launches.
         room: Largest number of tokens of a rank in a pass.
         form: Format in which tokens are sent.
-        local: The experts by which the launch that sends tokens also sorts the pairs, in passes
-            that run in turn; None: another launch sorts.
+        local: The local experts by which the launch that sends tokens also sorts the pairs, in
+            passes that run in turn; None: another launch sorts.
     """
 
     chain: Chain

@@ -70,7 +70,8 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
         quantises: Whether ranks quantise tokens before they send them, where they can; None: the
             plan is for both.
         flags_from: The number of tokens of a rank from which on flags say that data has come; 0:
-            they never do. None: as `jitgen.parallel.connect` chooses by itself, and never.
+            they never do. None: the plan is for both, flags as `jitgen.parallel.connect` chooses
+            by itself, and none.
         lora: The adapters of the layer.
 
     Raises:

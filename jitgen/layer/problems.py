@@ -114,9 +114,9 @@ def sorted_problem(
     form: Format = Format.NONE,
 ) -> DispatchProblem | None:
     """
-    Return the problem of the launch that sends the tokens of ranks and sorts the pairs that come,
-    with one token of each rank; None if another launch sorts: on all targets except the one where
-    launches before the first product were measured.
+    Return the problem of the launch that sends the tokens of ranks and sorts the received pairs,
+    with one token of each rank; None on targets where another launch sorts: all but the one on
+    which such launches were measured.
     """
     if not joins(arch):
         return None

@@ -97,8 +97,9 @@ class Collectives:
         of_experts: bool = False,
     ) -> Tensor:
         """
-        Send each rank its rows by collectives, and add up the received rows in the order of ranks;
-        with `of_experts`, in the order of a token's experts.
+        Send each rank, by collectives, the sums for its tokens, and add up the received ones in
+        the order of ranks; with `of_experts` send rows of experts, and add them up in the order of
+        a token's experts. Sums are those of `jitgen.combine`, or y without `inverse`.
         """
         if inverse is not None and topk_weights is not None:
             if of_experts:

@@ -8,6 +8,9 @@ beginning of a generated `dispatch` explains who may write to which place at whi
 wait allows it. A window is one buffer, which every round uses again; there is no second buffer for
 alternate rounds.
 
+With flags instead of numbers for many tokens each rank has two more windows, for such tokens and
+their sums: see `jitgen.ops.dispatch.rounds.Link`.
+
 For micro-batches that overlap, each rank has two pairs of windows, which micro-batches use in turn:
 each pair is used by `dispatch` and `combine_ranks` in turn, as the only pair is otherwise. All
 exchanges of a rank run one after the other, in the same order on every rank, and share one state:
@@ -57,7 +60,7 @@ class Windows:
         quantises: Whether layers that quantise tokens to float8 with float32 scales have them
             quantised before they are sent. Such tokens take fewer of the same places.
         flags_from: The number of tokens of a rank from which on words travel without the number of
-            the round; None: they always have it.
+            the round, if there are buffers `by_flags`; None: they always have it.
         by_flags: Buffers for such tokens and sums.
     """
 
@@ -167,8 +170,8 @@ class Windows:
         of_experts: bool = False,
     ) -> Tensor:
         """
-        Send rows to the ranks of their tokens and add them up, as `Wire.combine` does, by writing
-        to windows.
+        Send sums, or rows of experts, to the ranks of their tokens and add them up, as
+        `Wire.combine` does, by writing to windows.
         """
         pair, is_beside = self._set_apart(rounds.COMBINED, slot)
         if inverse is None or topk_weights is None:  # each row is the sum of its token

@@ -19,7 +19,8 @@ from jitgen.ops.dispatch.rounds import Masked
 
 FLAGS_FROM = 128
 """
-Tokens of a rank from which on `connect` takes flags by itself: fewer were not faster on two H200s.
+Tokens of a rank from which on `connect` takes flags by itself. With fewer tokens, layers with flags
+were not faster on two H200s.
 """
 
 _resolved: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
@@ -141,9 +142,10 @@ class Wire(Protocol):
     ) -> Tensor:
         """
         Send each row of y, (ranks * room, H), to the rank of its token, and add up the rows
-        received for this rank's tokens. With `inverse` and `topk_weights`, (ranks * room, top_k),
-        y has rows of experts: their weighted sum for each token is sent, or with `of_experts` each
-        row; see `jitgen.ops.combine_ranks.call`. `slot` has the pair of the `dispatch`.
+        received for this rank's tokens. With `inverse` and `topk_weights`, each (ranks * room,
+        top_k), y has rows of experts: their weighted sum for each token is sent, or with
+        `of_experts` each of these rows; see `jitgen.ops.combine_ranks.call`. `slot` is that of the
+        `dispatch` before.
         """
         ...
 

@@ -3,11 +3,11 @@
 The cost of the wire of a layer that ranks share, on GPUs of this host or in processes on its CPU.
 The *wire* is the exchange of rows between ranks.
 
-Each rank times the wire alone, the layer by windows, also those of quantised tokens, without and
-with flags, and by collectives, and the layer alone on the same rows; then peers that can be
-imported (`ranks_peers`). A figure is the median over rounds of the slowest rank. Before that, the
-run checks that all of jitgen's give the same bits, which must be close to the sum of the results of
-the layers alone, and that peers' results are close to this sum, too.
+Each rank times jitgen's wires alone (windows, windows of quantised tokens without and with flags,
+collectives), the layer by each of them, the layer alone on the same rows, and peers that can be
+imported (`ranks_peers`); all of them take turns. A figure is the median over rounds of the slowest
+rank. Before that, the run checks that the layer has the same bits by all of jitgen's wires, and
+that these and the peers' results are close to the sum of the results of the layers alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 DeepEP and DeepGEMM between ranks: DeepEP's low-latency kernels, which need NVSHMEM, and its kernels
-for one host, with the number of rows that a graph needs; DeepGEMM's layer in one launch ("mega
-MoE"), of SGLang's build, which has it for Hopper.
+for one host, with memory for the most rows, so that the host need not wait for their number;
+DeepGEMM's layer in one launch ("mega MoE"), of SGLang's build, which has it for Hopper.
 """
 
 from __future__ import annotations

@@ -76,8 +76,7 @@ class Peer:
 
     def travel(self, given: Given) -> Call | None:
         """
-        Return the exchange alone, of tokens and of as many results as there are; None if the peer
-        has no such part.
+        Return the exchange alone, of tokens and of results; None if the peer has no such part.
         """
 
     def layer(self, given: Given) -> Call | None:
@@ -86,7 +85,7 @@ class Peer:
     def error(self, given: Given) -> float:
         """
         Return the relative error of its results: those of the layer, if it has one; otherwise of
-        what each token is if ranks send back what they received.
+        the tokens that it returns if ranks send back what they received.
         """
         if (call := self.layer(given)) is not None:
             return relative_error(call(), given.wanted)

@@ -38,13 +38,13 @@ def combine_ranks(  # noqa: PLR0913  # each is one thing to say
     is_beside: bool = False,
 ) -> Tensor:
     """
-    Send to each rank the sum of the rows that this rank has for each of its tokens, and add up
-    those for the tokens of this rank.
+    Add up the rows that this rank has for each token of all ranks, send each rank the sums for its
+    tokens, and add up the received sums for the tokens of this rank.
 
-    ``out[t] = sum over r of local_sum[rank * room + t] of rank r + shared[t]`` in float32, r
-    ascending, rounded once; ``local_sum[s] = sum over j of topk_weights[s, j] * y[inverse[s, j]]``
-    as by `jitgen.combine`, rounded to bfloat16. Every call follows a call of `dispatch` with the
-    same room; launches and waits are those of `dispatch`.
+    ``local_sum[s] = sum over j of topk_weights[s, j] * y[inverse[s, j]]`` is that of
+    `jitgen.combine`, rounded to bfloat16; ``out[t] = sum over r of local_sum[rank * room + t] of
+    rank r + shared[t]`` in float32, r ascending, rounded once. Every call follows a call of
+    `dispatch` with the same room; launches and waits are those of `dispatch`.
 
     With `of_experts` ranks send the rows of experts, and ``out[t] = sum over j of topk_weights[rank
     * room + t, j] * row(t, j) + shared[t]``, j ascending, where ``row(t, j)`` is ``y[inverse[rank *

@@ -49,7 +49,7 @@ class Tokens(NamedTuple):
         order: The order of the pairs by local expert, as `jitgen.sort_pairs` returns it; None: they
             are not sorted.
         link: The connection in whose inbox the rows are, for
-            `jitgen.ops.permute_quantize.taking.take_rows`; None: they are in `x`.
+            `jitgen.ops.permute_quantize.taking.take_rows` to take them; None: they are in `x`.
     """
 
     x: Tensor
@@ -110,8 +110,8 @@ def dispatch(  # noqa: PLR0913  # each is one thing to say
         topk_ids: (T, top_k) int32: the experts of each token; `top_k` is at most 32.
         topk_weights: (T, top_k) float32.
         link: The connection of this rank to its peers; its inbox has ``H / 4 + top_k`` places for
-            each of `room` tokens. Quantised ones need fewer. With flags, two vectors share a place,
-            and 64 more places are for flags.
+            each of `room` tokens of each rank. Quantised tokens need fewer. With flags, two vectors
+            share a place, and 64 more places of each rank are for flags.
         room: Rows of each rank in the result, at least T.
         form: Format in which tokens are sent: ``none``, ``block128`` or ``row``.
         config: A config to use instead of the selector's.

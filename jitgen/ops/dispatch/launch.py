@@ -24,8 +24,8 @@ def launch_for(
     session: Session, device: Device, problem: Problem, config: Config | None, name: str
 ) -> AnyLaunch:
     """
-    Return a launch of the kernel for `problem`, or of an explicit `config`. Ranks may run different
-    kernels: those of other tilings, with or without flags alike.
+    Return a launch of the kernel for `problem`, or of an explicit `config`. Ranks may run kernels
+    with different tilings, also if these have flags.
 
     Raises:
         InputError: No kernel serves the argument called `name`.

@@ -16,7 +16,7 @@ from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import FLAGS
 
 _CTAS = 3
-"""CTAs of peers, which are more than this rank has."""
+"""CTAs of each peer but the last, which are more than this rank has."""
 
 
 def dispatch(ranks: Sequence[Tokens], room: int, form: Format = Format.NONE) -> Tokens:
@@ -79,8 +79,8 @@ def words(rows: Tensor) -> Tensor:
 def flagged(pairs: Tensor, number: int) -> Tensor:
     """
     Return vectors of each rank, (ranks, vectors, 2) int32, as an inbox has them that is read by
-    flags: (ranks, places, 4) int32. The last rank had one CTA, and the others `_CTAS`, whose flags
-    have the number of a round and of these CTAs.
+    flags: (ranks, places, 4) int32. The last rank has one CTA, and each other rank has `_CTAS`; the
+    flag of a CTA has the number of a round, and how many CTAs its rank has.
     """
     ranks, count = pairs.shape[:2]
     places = -(-(count + FLAGS) // 2)

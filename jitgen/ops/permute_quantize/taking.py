@@ -38,9 +38,9 @@ def take_rows(
     link: Link, inverse: Tensor, columns: int, *, form: Format, out: Scaled | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """
-    Take tokens of all ranks from an inbox, in which the `dispatch` before has left them, and
-    quantise them into the order of experts. Bits are those of `jitgen.permute_quantize` of the
-    tokens. On a GPU this is one launch on the current stream, which waits for the other ranks.
+    Take tokens of all ranks from an inbox, in which the `dispatch` before has left them, and write
+    them, quantised to `form`, in the order of experts. Bits are those of `jitgen.permute_quantize`
+    of the tokens. On a GPU this is one launch on the current stream, which waits for other ranks.
 
     Args:
         link: That of `dispatch`, on a GPU; a rank that is late is an error.
