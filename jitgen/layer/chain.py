@@ -323,7 +323,7 @@ class Chain:
         allow. A sorting of all tokens is not used for chunks.
         """
         exchange, added = lease.exchange, (shared, shared_weights, out)
-        if exchange is not None and adapters is None and self._takes_one_launch(x, added):
+        if exchange is not None and adapters is None and self._takes_one_launch(x, added, lease):
             first = self.config.first_expert
             return at_once.run(self.weights, x, topk_weights, topk_ids, exchange, first, added)
         tokens, most = x.shape[0], self.config.chunk_tokens
@@ -352,8 +352,10 @@ class Chain:
             )
         return out
 
-    def _takes_one_launch(self, x: Tensor, added: at_once.Added) -> bool:
-        """Say whether a call takes one launch."""
+    def _takes_one_launch(self, x: Tensor, added: at_once.Added, lease: Lease) -> bool:
+        """Say whether a call takes one launch, for which the memory has room for all tokens."""
+        if lease.tokens is not None and x.shape[0] > lease.tokens:
+            return False
         always = self.one_launch is True
         return at_once.may_run(x, *added) and at_once.serves(
             self.config, self.weights, x.shape[0], added, always=always

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from jitgen.parallel.moves import Move
 
 
+_look_again = look_again  # its name in pickles of whole layers that were saved before 1.0
+
+
 class MoELayer(BoundExperts):
     """
     The experts of a layer, or one rank's share of them: a module that holds weights and calls

@@ -4,7 +4,7 @@ Ranks that exchange tokens by collectives of torch only: ranks on several hosts,
 peer access.
 
 Sums have the same bits as those of `jitgen.parallel.windows`: added in the order of ranks, rounded
-once.
+once. Where a shared expert has weights, its share is rounded once more here than there.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ _EXPERTS = """    for pair in cutlass.range(first, record.room * places, step, u
 """
 _ROWS = "    send_rows(given, received, inbox, peers, record, (rank, wait))\n"
 _FLAG = "(Int64(source) + 1) * places * PLACE_BYTES - (Int64(cta) + 1) * FLAG_BYTES"
+_FLAG_WORD = "Int64(num_ctas) << 32 | Int64(Uint32(number))"
 _NUMBER = "is_waiting = number != wait.number\n            if"
 _COUNT = "is_waiting = (number != wait.number) | (cta < num_ctas)"
 
@@ -57,13 +58,13 @@ FLAG_MISTAKES = [
             "(cta < cute.arch.grid_dim()[0])", counts=(40, 40), sms=(1, 3), **_FLAGS),
     Mistake("as many as this device has CTAs, which are more", "(cta < num_ctas)",
             "(cta < cute.arch.grid_dim()[0])", _HANGS, counts=(40, 40), sms=(1, 3), **_FLAGS),
-    Mistake("nothing says how many", "Int64(num_ctas) << 32 | Int64(number)", "Int64(number)",
+    Mistake("nothing says how many", _FLAG_WORD, "Int64(number)",
             counts=(40, 40), **_FLAGS),
     Mistake("one fewer is said", "Int64(num_ctas) << 32", "Int64(num_ctas - 1) << 32",
             counts=(40, 40), **_FLAGS),
     Mistake("one more is said", "Int64(num_ctas) << 32", "Int64(num_ctas + 1) << 32", _HANGS,
             **_FLAGS),
-    Mistake("number and count change places", "Int64(num_ctas) << 32 | Int64(number)",
+    Mistake("number and count change places", _FLAG_WORD,
             "Int64(number) << 32 | Int64(num_ctas)", _HANGS, **_FLAGS),
     Mistake("the first flag counts before it came", _COUNT, "is_waiting = cta < num_ctas",
             modes="eager,slow-links", counts=(20, 20), **_FLAGS),

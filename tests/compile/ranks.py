@@ -65,6 +65,7 @@ ld.param.b64 %rd3, [state];
 ld.param.b32 %r1, [words];
 ld.global.b32 %r2, [%rd3+4];
 add.u32 %r2, %r2, 1;
+and.b32 %r2, %r2, 0x7fff;
 mul.lo.u32 %r2, %r2, $STEP;
 mov.u32 %r3, %tid.x;
 $NEXT:

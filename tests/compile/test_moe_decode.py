@@ -113,6 +113,20 @@ class TestLayers:
             assert lease.exchange is not None
             assert lease.exchange.state.tolist() == [2 << 32]
 
+    @pytest.mark.parametrize(("max_tokens", "one_launch"), [(1, True), (2, None)])
+    def test_calls_with_more_tokens_than_the_memory_has_make_passes(
+        self, max_tokens: int, one_launch: bool | None
+    ) -> None:
+        """They failed for the size of an argument that the caller does not have."""
+        config = layer_of().config
+        layer = jitgen.MoELayer(config, weights(), max_tokens=max_tokens, one_launch=one_launch)
+        x, factors, ids = tokens_of(max_tokens + 1)
+        with device("sm_90a", num_sms=4):
+            out = layer(x, factors, ids)
+        wanted = reference.moe(x, layer.weights, factors, ids, config)
+
+        assert reference.relative_error(out, wanted) < reference.TOLERANCE["block128"]
+
     @pytest.mark.parametrize(
         ("one_launch", "more", "tokens"),
         [

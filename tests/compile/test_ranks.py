@@ -264,6 +264,16 @@ def test_other_tilings_are_right(tiling: Tiling) -> None:
     assert Layer((4, 3), kernels, hidden=320).found("quick") == []
 
 
+@pytest.mark.parametrize("kernels", [Kernels(), flags()], ids=["numbers", "flags"])
+def test_rounds_may_overflow(kernels: Kernels) -> None:
+    """Four days of calls of 61 layers are that many: flags then counted no CTAs."""
+    layer = Layer((40, 40), kernels)
+    for state in layer.states:
+        state[rounds.DISPATCHED] = state[rounds.COMBINED] = -(2**31)
+
+    assert layer.found("eager,slow-links") == []
+
+
 def test_ctas_that_take_several_vectors() -> None:
     assert Layer((4, 4), hidden=320).found("eager,reversed") == []
 

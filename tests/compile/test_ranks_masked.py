@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from jitgen.ops.dispatch import rounds
 from tests import needs
 from tests.compile.mistakes import (
     MASKING,
@@ -64,6 +65,22 @@ def test_one_comes_late_and_writes_while_others_go_on(scenario: Scenario, mode: 
 @pytest.mark.parametrize("scenario", [one_is_late, one_ends_late, one_waits, two_are_late, chain])
 def test_so_it_is_on_more_devices(scenario: Scenario, devices: int, mode: str) -> None:
     assert Layer(**scenario(devices)).found(mode) == []
+
+
+@pytest.mark.parametrize("scenario", [one_is_late, one_waits, chain])
+@pytest.mark.parametrize("begin", [2**30, -(2**31)])
+def test_late_ranks_are_masked_after_many_rounds(scenario: Any, begin: int) -> None:
+    """Twice the number of a round, which signs of life carry, has overflowed then."""
+    given = scenario(4)
+    stalls = {
+        device: [each._replace(number=begin + each.number) for each in late]
+        for device, late in given["stalls"].items()
+    }
+    layer = Layer(**{**given, "stalls": stalls})
+    for state in layer.states:
+        state[rounds.DISPATCHED] = state[rounds.COMBINED] = begin
+
+    assert layer.found("eager") == []
 
 
 @pytest.mark.parametrize("mode", ["lost-device-1", "lost-device-1-from-2", "lost-device-1-from-4"])

@@ -12,6 +12,7 @@ from typing import Self
 import pytest
 import torch
 
+import jitgen
 from jitgen import quantize
 from jitgen._version import __version__
 from jitgen.compile import worker_server
@@ -50,6 +51,16 @@ def test_an_old_name_gives_what_the_new_one_does(module: str, old: str) -> None:
 def test_a_name_that_never_was_is_missing_as_ever(module: str) -> None:
     with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'nothing'"):
         importlib.import_module(module).nothing  # noqa: B018
+
+
+def test_layers_of_an_older_pickle_find_their_hook() -> None:
+    config = jitgen.MoEConfig(hidden=128, intermediate=128, experts=1, top_k=1)
+    weights = jitgen.ExpertWeights(w13=torch.ones(1, 256, 128), w2=torch.ones(1, 128, 128))
+    now = pickle.dumps(jitgen.MoELayer(config, weights), 0)
+    old = now.replace(b"cjitgen.layer.bound\nlook_again\n", b"cjitgen.layer.module\n_look_again\n")
+
+    assert old != now
+    assert pickle.loads(old).weights.w13.shape == (1, 256, 128)  # noqa: S301
 
 
 def test_weights_of_an_older_pickle_are_read() -> None:

@@ -88,7 +88,7 @@ def exchange(
 def _mask(state: Tensor, source: int) -> None:
     """Mask a rank, as kernels on a GPU do; the next call notes it in that rank's memory."""
     state[rounds.MASKED] |= 1 << source
-    state[rounds.MASKED_AT + source] = 2 * int(state[rounds.SENT])
+    state[rounds.MASKED_AT + source] = 2 * state[rounds.SENT]  # may overflow, as on a GPU
 
 
 def _note_late(state: Tensor, missing: int) -> None:

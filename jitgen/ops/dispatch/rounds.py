@@ -55,7 +55,7 @@ class Masked(NamedTuple):
     Attributes:
         source: The number of the masked rank.
         step: The operation that waited for it.
-        number: The round.
+        number: The round, modulo 2**30.
         was_told: Whether that rank had masked this one before.
     """
 
@@ -85,11 +85,11 @@ def late(state: Tensor) -> Late | None:
 
 def masked(state: Tensor) -> tuple[Masked, ...]:
     """Return the ranks that are masked; this waits for the device."""
-    words = state.tolist()[MASKED_AT:]
+    words = state.tolist()
     return tuple(
-        Masked(source, "combine_ranks" if at & 2 else "dispatch", at >> 2, bool(at & 1))
-        for source, at in enumerate(words)
-        if at
+        Masked(source, "combine_ranks" if at & 2 else "dispatch", at >> 2 & 2**30 - 1, bool(at & 1))
+        for source, at in enumerate(words[MASKED_AT:])
+        if words[MASKED] >> source & 1
     )
 
 
