@@ -55,8 +55,10 @@ def test_a_name_that_never_was_is_missing_as_ever(module: str) -> None:
 
 def test_layers_of_an_older_pickle_find_their_hook() -> None:
     config = jitgen.MoEConfig(hidden=128, intermediate=128, experts=1, top_k=1)
-    weights = jitgen.ExpertWeights(w13=torch.ones(1, 256, 128), w2=torch.ones(1, 128, 128))
-    now = pickle.dumps(jitgen.MoELayer(config, weights), 0)
+    weights = jitgen.ExpertWeights(
+        w13=torch.ones(1, 256, 128).bfloat16(), w2=torch.ones(1, 128, 128).bfloat16()
+    )
+    now = pickle.dumps(jitgen.MoELayer(config, weights), 2)  # names are text in it
     old = now.replace(b"cjitgen.layer.bound\nlook_again\n", b"cjitgen.layer.module\n_look_again\n")
 
     assert old != now
