@@ -113,6 +113,7 @@ class TestLayers:
             assert lease.exchange is not None
             assert lease.exchange.state.tolist() == [2 << 32]
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize(("max_tokens", "one_launch"), [(1, True), (2, None)])
     def test_calls_with_more_tokens_than_the_memory_has_make_passes(
         self, max_tokens: int, one_launch: bool | None
@@ -231,7 +232,7 @@ def programs() -> Programs:
     return Programs({"layer": (PROGRAM, sizes)})
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(90)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_a_mistake_is_found(programs: Programs, mistake: Mutation) -> None:
     assert is_found_by_verify(programs[mistake.program], mistake)

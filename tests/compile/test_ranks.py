@@ -179,7 +179,7 @@ def unlike(form: Format = Format.NONE, sms: tuple[int, ...] = (4, 1, 3)) -> Kern
     return replace(flags(form), others=others, sms=sms)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("form", SENT)
 @pytest.mark.parametrize(
     ("counts", "modes", "sms"),

@@ -57,7 +57,7 @@ def leaving(arch: str = "sm_90a", pauses: int | None = None, **tiling: Any) -> K
     return Kernels(first, CombineRanksConfig(), arch=Arch(arch), pauses=pauses)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 def test_it_is_right(counts: tuple[int, ...], form: Format) -> None:
@@ -66,7 +66,7 @@ def test_it_is_right(counts: tuple[int, ...], form: Format) -> None:
     assert Layer(counts, sorting(form)).found(modes) == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("pauses", [None, 1])
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 def test_rows_are_taken_from_the_inbox(counts: tuple[int, ...], pauses: int | None) -> None:
@@ -85,6 +85,7 @@ def test_rows_are_taken_in_all_modes(counts: tuple[int, ...]) -> None:
     assert Layer(counts, leaving("sm_100a")).found("eager,slow-links") == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_pairs_of_several_warps(form: Format) -> None:
     """As many as a CTA has threads, and rows of several CTAs."""
@@ -100,7 +101,7 @@ def test_it_is_right_in_all_modes(counts: tuple[int, ...], form: Format) -> None
     assert Layer(counts, sorting(form, threads=512, use_pdl=False)).found("eager") == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scenario", [one_is_late, one_ends_late, one_waits, two_are_late, chain])
 @pytest.mark.parametrize("mode", ["eager", "slow-links", "late-links", "random-1"])
@@ -151,7 +152,7 @@ def test_a_wait_for_a_row_comes_to_its_limit() -> None:
 ALL_MISTAKES = [*SORT_MISTAKES, *LEFT_MISTAKES]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("mistake", "op"), cases_of(ALL_MISTAKES), ids=str)
 def test_a_mistake_is_found(mistake: Mistake, op: str) -> None:
     found = mistake.found_in(op)
