@@ -49,7 +49,7 @@ def test_verified(words: str) -> None:
     assert found.is_right, found.to_json()
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("words", KERNELS)
 @pytest.mark.parametrize(
     "numbers", [(2, 2, 3, 128, 128), (1, 3, 2, 256, 640), (8, 8, 12, 128, 128)]
@@ -91,7 +91,7 @@ def tokens_of(count: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
 
 
 class TestLayers:
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(6)
     @pytest.mark.parametrize("kind", ["plain", "shared", "weighted"])
     def test_a_layer_takes_one_launch_after_the_other(self, kind: str) -> None:
         """Of the same memory, whose launches are counted on the device."""

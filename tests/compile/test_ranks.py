@@ -103,7 +103,7 @@ def records(form: Format, *, invariant: bool = False, arch: str = "sm_90a") -> K
     return Kernels(DispatchConfig(format=form), second, arch=Arch(arch))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("form", QUANTISED)
 @pytest.mark.parametrize(
     ("counts", "modes"),
@@ -144,7 +144,7 @@ def flags(form: Format = Format.NONE, arch: str = "sm_90a") -> Kernels:
 SENT = [Format.NONE, *QUANTISED]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("form", SENT)
 @pytest.mark.parametrize(
     ("counts", "modes"),
@@ -293,7 +293,7 @@ def test_a_wait_comes_to_its_limit(mode: str, step: str) -> None:
 ALL_MISTAKES = [*MISTAKES, *EXPERT_MISTAKES, *RECORD_MISTAKES, *FLAG_MISTAKES]
 
 
-@pytest.mark.sampled(32)
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize(("mistake", "op"), cases_of(ALL_MISTAKES), ids=str)
 def test_a_mistake_is_found(mistake: Mistake, op: str) -> None:
     found = mistake.found_in(op)

@@ -48,7 +48,7 @@ def test_it_is_right_where_none_is_late(counts: tuple[int, ...], modes: str) -> 
     assert Layer(counts, MASKING, expected=[{}] * len(counts)).found(modes) == []
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("scenario", [one_is_late, one_waits])
 def test_one_comes_late_and_writes_while_others_go_on(scenario: Scenario, mode: str) -> None:
@@ -59,7 +59,7 @@ def test_one_comes_late_and_writes_while_others_go_on(scenario: Scenario, mode: 
     assert Layer(**scenario(3)).found(mode) == []
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("mode", ["eager", pytest.param("slow-links", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("devices", [4, pytest.param(8, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("scenario", [one_is_late, one_ends_late, one_waits, two_are_late, chain])
@@ -109,7 +109,7 @@ def test_one_that_sends_some_vectors_is_masked(op: str, sends: str, number: str)
     assert {*layer.masked()[0]} == {1}
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize(("mistake", "op"), cases_of(MASKING_MISTAKES), ids=str)
 def test_a_mistake_is_found(mistake: Mistake, op: str) -> None:
     found = mistake.found_in(op)
