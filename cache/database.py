@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The database of the index: when it is opened, and what becomes of one that cannot be used.
+The database of the index. It is opened when something is first read from it.
 
 diskcache holds it, as text only (see `textdisk`). A database that is damaged, or was tampered with,
 is moved aside and started anew; nothing in it is executed, followed or deleted. One that cannot be

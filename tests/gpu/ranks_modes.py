@@ -67,6 +67,30 @@ def wire(hidden: int, top_k: int, most: int, limit_s: float = 10.0, **mode: Any)
     return found
 
 
+def require_same_bits(
+    rank: int,
+    layer: jitgen.MoELayer,
+    other: jitgen.MoELayer,
+    words: object,
+    *,
+    has_shared: bool = False,
+) -> None:
+    """Require the bits of another layer, in 24 calls, also of shared experts, and 24 replays."""
+    for number in range(24):
+        given = tokens_of(SMALL, (number * 5 + 3 * rank) % (MOST + 1), 100 * number + rank)
+        shared = torch.randn(given[0].shape, device="cuda").bfloat16() if has_shared else None
+        found, wanted = (each(*given, shared=shared) for each in (layer, other))
+        assert torch.equal(found, wanted), (words, number)
+    given = tokens_of(SMALL, MOST - rank % 2, 77 + rank)
+    out = torch.empty_like(given[0])
+    graph = captured(lambda: layer(*given, out=out), 3)
+    for number in range(24):
+        for old, new in zip(given, tokens_of(SMALL, len(out), number), strict=True):
+            old.copy_(new)
+        graph.replay()
+        assert torch.equal(out, other(*given)), (words, number)
+
+
 def fast(rank: int, ranks: int) -> None:
     """
     Compare bits with those of collectives, which launch `combine` before they send; eager and in
@@ -80,19 +104,7 @@ def fast(rank: int, ranks: int) -> None:
     for options in ({}, {"late": "mask"}, {"flags_from": 2}):
         given_wire = wire(config.hidden, config.top_k, MOST, **options)
         layer = jitgen.MoELayer(config, mine, max_tokens=MOST, group=given_wire)
-        for number in range(24):
-            given = tokens_of(config, (number * 5 + 3 * rank) % (MOST + 1), 100 * number + rank)
-            shared = torch.randn(given[0].shape, device="cuda").bfloat16()
-            found, wanted = (each(*given, shared=shared) for each in (layer, usual))
-            assert torch.equal(found, wanted), (options, number)
-        given = tokens_of(config, MOST - rank % 2, 77 + rank)
-        out = torch.empty_like(given[0])
-        graph = captured(lambda given=given, out=out, layer=layer: layer(*given, out=out), 3)
-        for number in range(24):
-            for old, new in zip(given, tokens_of(config, len(out), number), strict=True):
-                old.copy_(new)
-            graph.replay()
-            assert torch.equal(out, usual(*given)), (options, number)
+        require_same_bits(rank, layer, usual, options, has_shared=True)
         given_wire.check()
         log(rank, "fast:", options, "bits of collectives, 24 calls and 24 replays")
 
@@ -104,17 +116,7 @@ def invariant(rank: int, ranks: int) -> None:
     mine, whole = part_of(weights, rank, ranks), jitgen.MoELayer(config, weights)
     way = wire(config.hidden, config.top_k, MOST, numerics="invariant")
     layer = jitgen.MoELayer(config, mine, max_tokens=MOST, group=way)
-    for number in range(24):
-        given = tokens_of(config, (number * 5 + 3 * rank) % (MOST + 1), 100 * number + rank)
-        assert torch.equal(layer(*given), whole(*given)), number
-    given = tokens_of(config, MOST - rank % 2, 77 + rank)
-    out = torch.empty_like(given[0])
-    graph = captured(lambda: layer(*given, out=out), 3)
-    for number in range(24):
-        for old, new in zip(given, tokens_of(config, len(out), number), strict=True):
-            old.copy_(new)
-        graph.replay()
-        assert torch.equal(out, whole(*given)), number
+    require_same_bits(rank, layer, whole, "invariant")
     way.check()
     log(rank, "invariant: equal bits, 24 calls and 24 replays")
 
@@ -180,18 +182,7 @@ def quantised(rank: int, ranks: int) -> None:
                 {"quantise": True, **options},
             )
         )
-        for number in range(24):
-            count = (number * 5 + 3 * rank) % (MOST + 1)
-            given = tokens_of(config, count, 100 * number + rank)
-            assert torch.equal(sent(*given), usual(*given)), (options, number)
-        given = tokens_of(config, MOST - rank % 2, 77 + rank)
-        out = torch.empty_like(given[0])
-        graph = captured(lambda given=given, out=out, sent=sent: sent(*given, out=out), 3)
-        for number in range(24):
-            for old, new in zip(given, tokens_of(config, len(out), number), strict=True):
-                old.copy_(new)
-            graph.replay()
-            assert torch.equal(out, usual(*given)), (options, number)
+        require_same_bits(rank, sent, usual, options)
         for layer in (usual, sent):
             layer.wire.check()
         log(rank, "quantised:", options, "equal bits, 24 calls and 24 replays")

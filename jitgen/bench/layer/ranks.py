@@ -44,6 +44,7 @@ from jitgen.layer.module import MoELayer
 from jitgen.layer.problems import sent_as
 from jitgen.layer.reference import relative_error
 from jitgen.parallel import Wire, connect, share
+from jitgen.parallel.wire import FLAGS_FROM
 from jitgen.plans.plan import configs
 from jitgen.support.documents import parse_json, read_bounded
 
@@ -55,9 +56,6 @@ CPU_TOKENS = (1, 8)
 
 WINDOWS, COLLECTIVES = "windows", "collectives"
 QUANTISED, FLAGS = "windows of quantised tokens", "windows of quantised tokens with flags"
-FLAGS_FROM = 128
-"""Number of tokens of a rank from which on there are flags."""
-
 _LIMIT_S = 60
 
 
